@@ -71,18 +71,19 @@ class _BackwardRecorder:
         for entry in sink.objects.optimizers.entries:
             if not entry.gradient_tracker.is_cleared:
                 entry.gradient_tracker.before_backward()
-        # Only a single tensor is inspected: iterating over a generator would consume it.
+        # Several tensors are not inspected: they may be a generator, which can be read only once.
         loss = tensors if type(tensors) is Tensor else None
         sink.bus.publish(BackwardBegins(thread, loss))
         thread.backward.is_unscaled_mean = False
         if loss is None or loss.numel() != 1:
             return
-        # A value on another device is not read, because reading synchronizes with the device.
+        # A loss on another device is read later, because reading it would synchronize with the
+        # device.
         value = loss.item() if loss.is_cpu else loss.detach().reshape(())
         thread.step.losses.append(value)
         thread.backward.is_unscaled_mean = is_unscaled_mean(loss, thread)
         sink.bus.publish(ScalarBackwardBegins(thread, loss))
-        # The cause of a non-finite loss can only be found while its graph and inputs exist.
+        # Published now, because the cause can only be found while the graph and the inputs exist.
         if type(value) is float and not isfinite(value):
             sink.bus.publish(NonFiniteLoss(thread))
 
@@ -95,7 +96,7 @@ class _BackwardRecorder:
         if ended.is_scaled:
             flags = ("scaled", *flags)
         if len(thread.step.losses) > 1:
-            # A program may divide accumulated gradients; a snapshot makes such an edit detectable.
+            # A snapshot is taken, to detect whether the program divides the accumulated gradients.
             thread.edits.snapshot(sink.objects.optimizers.entries)
         code = self._codes.get(flags)
         if code is None:

@@ -1,8 +1,4 @@
-"""Groups network calls whose inputs are summarized together.
-
-The calls of a group have the same network, loader and mode. Gradients are enabled in all of them or
-in none.
-"""
+"""Groups network calls whose inputs are summarized together."""
 
 import torch
 from torch import Tensor
@@ -12,38 +8,40 @@ from sluice.trace.inspection.token_statistics import TokenCounts
 from sluice.trace.records.inputs import RowsRecord
 
 _MAX_EXTRA_CALLS = 16
-"""Maximum number of calls of a group that are inspected after its first 64. Such a later call is
-inspected only if a backward pass precedes it in the same step."""
+"""Maximum number of calls of a group that are inspected after its first 64 calls. A call after the
+first 64 is inspected only if a backward pass precedes it in the same step."""
 _SAMPLE_SIZE = 64
 """Maximum number of rows, and maximum number of columns, in a sample of an input."""
 _MAX_COMPARED_COLUMNS = 512
 """Maximum number of columns in which two rows are compared."""
 _MIN_MEDIAN_DIFFERENCES = 32
-"""Minimum median of the number of columns in which two rows differ, over all pairs of unequal rows.
-With a lower median, equal rows may be a coincidence."""
+"""For each pair of unequal rows, the columns in which the rows differ are counted. If the median
+count is lower than this number, equal rows may be a coincidence."""
 _MIN_NEAREST_RATIO = 0.4
-"""Minimum ratio of the smallest number of differing columns to the median number, over all pairs of
-unequal rows. With a lower ratio, equal rows may be a coincidence."""
+"""If the smallest count of differing columns, divided by the median count, is lower than this
+ratio, equal rows may be a coincidence."""
 _MIN_FLOAT16_COLUMNS = 8
-"""Minimum number of columns of a 16-bit input, for equal rows to count as copies. With fewer
-columns, equal rows may be a coincidence, even if the values rarely repeat."""
-_MIN_UNIQUE_SHARE = 0.5
-"""Share of distinct values in a sample above which values count as rarely repeated."""
+"""If a 16-bit input has fewer columns than this number, equal rows may be a coincidence, even if
+the values rarely repeat."""
+_MIN_DISTINCT_FRACTION = 0.5
+"""Values of an input rarely repeat if the number of distinct values in a sample, divided by the
+number of all its values, is above this fraction."""
 
 _MIN_CORRELATED_ROWS = 8
 """Minimum number of rows for a comparison of two batches. The columns of smaller batches may
 correlate by chance."""
 _MIN_CORRELATION = 0.8
-"""Mean correlation of the columns of two consecutive calls above which the second call refines the
-input of the first. If a diffusion model generates in few calls, each call changes the input more.
-With a cosine schedule and 10 calls, 5 calls correlate above 0.8 with the previous one, just enough
-for ``is_refining``. Only 3 calls correlate above 0.9."""
+"""A call refines the input of the previous call if the two inputs have a correlation above this
+value, averaged over their columns. If a diffusion model generates in few calls, each call changes
+the input more. With a cosine schedule and 10 calls, 5 correlations are above 0.8, just enough for
+``is_refining``. Only 3 correlations are above 0.9."""
 
 
 class CallGroup:
-    """The calls of one network in one mode, on the batches of one loader.
+    """The calls of one network on the batches of one loader.
 
-    Gradients are enabled in all of the calls or in none.
+    The network is in training mode in all of the calls or in none, and gradients are enabled in all
+    of the calls or in none.
     """
 
     def __init__(
@@ -56,15 +54,15 @@ class CallGroup:
         self.is_grad_enabled = is_grad_enabled
         """Whether gradients are enabled during the calls."""
         self.refinement_detector: RefinementDetector | None = None
-        """Detects iterative sampling; only for calls without gradients and without a loader."""
+        """Detects generation in several calls; None with gradients enabled or with a loader."""
         self.num_calls = self.num_rows = 0
         """Number of inspected calls, and number of their rows."""
         self.first_step = self.last_step = 0
         """Number of optimizer steps before the first inspected call, and before the last one."""
-        self.extra_calls_left = _MAX_EXTRA_CALLS
-        """Number of calls that may still be inspected after the first ``NUM_FIRST_CALLS``."""
+        self.num_extra_calls_left = _MAX_EXTRA_CALLS
+        """Number of calls after the first 64 that may still be inspected."""
         self.is_generated = False
-        """Whether a network computed the input of a call."""
+        """Whether a network computed the input of any inspected call."""
         self.matches_model_output = False
         """Whether another network returns rows with the shape of the input rows."""
         self.has_distinctive_rows = False
@@ -73,26 +71,27 @@ class CallGroup:
         """Shape of the input in the last inspected call."""
         self.dtype = ""
         """Dtype of the input in the first inspected call, such as 'float32'."""
-        self.columns: ColumnStatistics | None = None
-        """Statistics of float inputs per column."""
-        self.channels: ColumnStatistics | None = None
-        """Statistics of images per channel; None for other inputs."""
-        self.tokens: TokenCounts | None = None
-        """Token counts of the first tensor argument; None if it is not tokens."""
-        self.other_tokens: dict[int, TokenCounts] = {}
+        self.column_statistics: ColumnStatistics | None = None
+        """Statistics of the input per column; None unless the input is a float tensor."""
+        self.channel_statistics: ColumnStatistics | None = None
+        """Statistics of the input per channel; None unless the input is an image."""
+        self.token_counts: TokenCounts | None = None
+        """Token counts of the first tensor argument; None if it does not contain tokens."""
+        self.other_token_counts: dict[int, TokenCounts] = {}
         """Token counts of the other tensor arguments, by position."""
         self.awaits_backward = self.is_grad_enabled and not self.is_learning
-        """Whether a backward pass would show that the calls of this group are training calls."""
-        self.pending_rows: list[RowsRecord] = []
-        """Row records of calls with gradients enabled in evaluation mode. They are written after a
-        backward pass or at the end of the trace."""
+        """Whether it is unknown if the calls are training calls, because no backward pass
+        followed."""
+        self.pending_row_records: list[RowsRecord] = []
+        """Row records that are written after a backward pass or at the end of the trace. Empty
+        unless the calls run in evaluation mode with gradients enabled."""
 
 
 class RefinementDetector:
-    """Detects calls that refine the input of the previous call, as in iterative sampling.
+    """Detects calls that refine the input of the previous call, such as those of a diffusion model.
 
-    A diffusion model starts from noise and refines its own outputs: from one call to the next every
-    row changes a little, and no optimizer step happens between the calls.
+    A diffusion model generates in several calls: it starts from noise and refines its own outputs.
+    Each call changes every row a little, and no optimizer step happens between the calls.
     """
 
     def __init__(self) -> None:
@@ -106,7 +105,7 @@ class RefinementDetector:
         """Number of optimizer steps before the last call with a new input."""
 
     def add(self, tensor: Tensor, step: int) -> None:
-        """Compare a sample of the input with the previous call."""
+        """Compare the input of a call, after ``step`` optimizer steps, with the previous input."""
         sample = tensor.detach()[:_SAMPLE_SIZE]
         sample = sample.reshape(sample.shape[0], -1)[:, :_SAMPLE_SIZE]
         sample = sample.to("cpu", torch.float64, copy=True)
@@ -121,41 +120,46 @@ class RefinementDetector:
 
     @property
     def is_refining(self) -> bool:
-        """Whether at least half of the calls with a new input refine the previous one."""
+        """Whether at least half of the calls with a new input refine the previous input."""
         return 0 < self._num_new_inputs <= 2 * self._num_refined_inputs
 
 
 def has_distinctive_rows(tensor: Tensor) -> bool:
     """Return whether equal rows of a batch must be copies of one row.
 
-    This is so if the values of the batch rarely repeat, or if unequal rows differ in many columns.
+    Equal rows must be copies if the values of the batch rarely repeat, or if unequal rows differ in
+    many columns. Only batches of floats with at least two dimensions are checked.
     """
     if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.layout != torch.strided:
         return False
     sample = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_SAMPLE_SIZE]
-    # Of thousands of rows with a few 16-bit values each, some are equal by chance.
+    # A 16-bit input needs more columns, because some of thousands of rows with few 16-bit values
+    # are equal by chance.
     min_columns = 2 if tensor.element_size() > 2 else _MIN_FLOAT16_COLUMNS
-    min_unique = _MIN_UNIQUE_SHARE * sample.numel()
-    if sample.shape[1] >= min_columns and sample.unique().numel() > min_unique:
+    min_distinct_values = _MIN_DISTINCT_FRACTION * sample.numel()
+    if sample.shape[1] >= min_columns and sample.unique().numel() > min_distinct_values:
         return True
     wide_sample = tensor.detach().reshape(tensor.shape[0], -1)[
         :_SAMPLE_SIZE, :_MAX_COMPARED_COLUMNS
     ]
-    differences = (wide_sample[:, None] != wide_sample[None]).sum(-1).flatten()
-    differences = differences[differences > 0]
-    if not differences.numel():
+    differing_columns = (wide_sample[:, None] != wide_sample[None]).sum(-1).flatten()
+    differing_columns = differing_columns[differing_columns > 0]
+    if not differing_columns.numel():
         return False
-    median = float(differences.median())
-    are_distant = median >= _MIN_MEDIAN_DIFFERENCES
-    return are_distant and float(differences.min()) >= _MIN_NEAREST_RATIO * median
+    median_count = float(differing_columns.median())
+    are_distant = median_count >= _MIN_MEDIAN_DIFFERENCES
+    return are_distant and float(differing_columns.min()) >= _MIN_NEAREST_RATIO * median_count
 
 
-def _is_correlated(one: Tensor, other: Tensor) -> bool:
-    """Return whether the columns of two batches are correlated over the rows, on average."""
-    if one.shape[0] < _MIN_CORRELATED_ROWS:
+def _is_correlated(first: Tensor, second: Tensor) -> bool:
+    """Return whether the mean correlation of the columns of two batches is high.
+
+    Columns that are constant in a batch are ignored.
+    """
+    if first.shape[0] < _MIN_CORRELATED_ROWS:
         return False
-    one, other = (t - t.mean(0) for t in (one, other))
-    norms = (one.square().sum(0) * other.square().sum(0)).sqrt()
+    first, second = (batch - batch.mean(0) for batch in (first, second))
+    norms = (first.square().sum(0) * second.square().sum(0)).sqrt()
     is_varying = norms > 0
-    products = (one * other).sum(0)
-    return bool((products[is_varying] / norms[is_varying]).mean() > _MIN_CORRELATION)
+    covariances = (first * second).sum(0)
+    return bool((covariances[is_varying] / norms[is_varying]).mean() > _MIN_CORRELATION)

@@ -22,17 +22,17 @@ def report_calls(
         owner: Class or module of the function.
         name: Name of the function.
         report: Called after a call that returned.
-        in_importing_modules: Whether to replace the function also where other modules imported
-            it by name.
+        in_importing_modules: Whether to replace the function also in modules that imported it by
+            name.
     """
     original = getattr(owner, name)
 
     @functools.wraps(original)
-    def reported(*args: Any, **kwargs: Any) -> Any:
+    def call_and_report(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if sink.is_on:
             sink.run_safely(report, result, *args, **kwargs)
         return result
 
     replace = sink.patches.replace_function if in_importing_modules else sink.patches.replace
-    replace(owner, name, reported)
+    replace(owner, name, call_and_report)

@@ -15,8 +15,8 @@ from sluice.trace.records.environment import FileReadRecord, StateKind, StateSav
 from sluice.trace.sink import EventSink
 
 _NUM_FIRST_CALLS = 128
-"""Number of first calls of each function that are all recorded. Later calls are recorded
-ever more rarely."""
+"""Number of first calls of each function that are all recorded. Later calls are recorded at growing
+intervals."""
 _MAX_ITEMS = 64
 """Maximum number of values of a saved dictionary that are searched for state dicts."""
 
@@ -41,10 +41,11 @@ class _CheckpointWatch:
 
     def on_save(self, _: None, obj: Any, f: Any, *__: Any, **___: Any) -> None:
         if self._samplers["save"].advance():
-            self._write_save(obj, _network_state(obj), to="file", path=_path(f))
+            self._write_save(obj, _network_state(obj), to="file", path=_file_path(f))
 
     def on_state_dict(self, state: Any, _: nn.Module, *args: Any, **kwargs: Any) -> None:
-        # ``state_dict`` calls itself for every child, with the dictionary that it fills.
+        # Not recorded: the calls of ``state_dict`` for child modules, which fill a given
+        # dictionary.
         if args or kwargs.get("destination") is not None:
             return
         if self._samplers["state_dict"].advance():
@@ -53,7 +54,7 @@ class _CheckpointWatch:
     def on_load(self, content: Any, f: Any, *_: Any, **__: Any) -> None:
         if self._samplers["load"].advance():
             step, states = self._sink.steps.last, state_kinds(content)
-            record = FileReadRecord(step=step, path=_path(f), states=states)
+            record = FileReadRecord(step=step, path=_file_path(f), states=states)
             self._sink.recorder.write("read", record)
 
     def _write_save(
@@ -79,7 +80,7 @@ def state_kinds(content: Any) -> tuple[StateKind, ...]:
 
 
 def _network_state(obj: Any) -> Any:
-    """Return the first state dict of a network, at the top or one level deep; None without one."""
+    """Return the first state dict of a network, at the top or one level deep; None if absent."""
     items = (obj, *list(obj.values())[:_MAX_ITEMS]) if isinstance(obj, Mapping) else ()
     return next((state for state in items if _state_kind(state) == "network"), None)
 
@@ -94,8 +95,8 @@ def _state_kind(state: Any) -> StateKind | None:
     return "network" if all(isinstance(value, Tensor) for value in state.values()) else None
 
 
-def _path(file: Any) -> str:
-    """Return the path of a file, given as a path or as an open file; '' if it is unknown."""
+def _file_path(file: Any) -> str:
+    """Return the path of ``file``, a path or an open file; '' if the path is unknown."""
     if isinstance(file, str | os.PathLike):
         return os.fsdecode(file)
     name = getattr(file, "name", "")

@@ -21,15 +21,15 @@ _NUMBER_TYPES = (float, int)
 created at every call."""
 
 _SCALE_FUNCTION_NAME = "_clip_grads_with_norm_"
-"""Name of the function that ``clip_grad_norm_`` calls with the norm, in some versions of torch."""
+"""Function that ``clip_grad_norm_`` calls to scale the gradients, in some versions of torch."""
 
 
 def watch_clipping(sink: EventSink) -> None:
     """Record calls of ``clip_grad_norm_`` and ``clip_grad_value_``."""
     optimizers = _OptimizerLookup(sink)
-    for name, flag in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
+    for name, clip_kind in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
         original = getattr(torch.nn.utils, name)
-        clip = _wrap_clip(sink, optimizers, original, flag)
+        clip = _wrap_clip(sink, optimizers, original, clip_kind)
         sink.patches.replace_function(torch.nn.utils, name, clip)
     if hasattr(clip_grad, _SCALE_FUNCTION_NAME):
         _watch_scaling(sink, getattr(clip_grad, _SCALE_FUNCTION_NAME))
@@ -41,7 +41,7 @@ def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
 
     @functools.wraps(original)
     def scale(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> None:
-        # A norm on another device is not read, because reading synchronizes with the device.
+        # A norm on another device is not read: reading it would synchronize with the device.
         if type(total_norm) is Tensor and total_norm.is_cpu and sink.is_on:
             thread = local.thread
             thread.norm_before_clip = norm = total_norm.item()
@@ -53,7 +53,7 @@ def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
 
 
 def _wrap_clip(
-    sink: EventSink, optimizers: "_OptimizerLookup", original: Callable[..., Any], flag: str
+    sink: EventSink, optimizers: "_OptimizerLookup", original: Callable[..., Any], clip_kind: str
 ) -> Callable[..., Any]:
     local = sink.local
 
@@ -64,16 +64,18 @@ def _wrap_clip(
         thread = local.thread
         thread.norm_before_clip = None
         if thread.edits.snapshots:
-            # After the clip, earlier edits could not be distinguished from it.
+            # Edits are detected before the clip, because they could not be distinguished from it
+            # afterwards.
             sink.run_safely(thread.edits.detect)
-        # Parameters may be a generator, which can be read only once.
+        # ``parameters`` may be a generator, which can be read only once.
         tensors = [parameters] if isinstance(parameters, Tensor) else [*parameters]
-        forwarded: Any = tensors
+        clip_argument: Any = tensors
         if not tensors and isinstance(parameters, GeneratorType):
-            # A new empty generator: torch warns about an empty generator, but not about [].
-            forwarded = (p for p in tensors)
+            # An empty generator remains a generator, because torch warns about it, but not about
+            # [].
+            clip_argument = (p for p in tensors)
         try:
-            result = original(forwarded, *args, **kwargs)
+            result = original(clip_argument, *args, **kwargs)
         except RuntimeError:  # usually a non-finite norm with error_if_nonfinite=True
             sink.run_safely(sink.bus.publish, NonFiniteNorm(thread))
             raise
@@ -86,12 +88,12 @@ def _wrap_clip(
 
     def record_clip(thread: ThreadState, tensors: list[Tensor], result: Any, max_norm: Any) -> None:
         entry = optimizers.find(tensors[0]) if tensors else None
-        index = -1 if entry is None else entry.index
-        code = None if entry is None else entry.clip_codes.get(flag)
+        optimizer_index = -1 if entry is None else entry.index
+        code = None if entry is None else entry.clip_codes.get(clip_kind)
         if code is None:
-            code = sink.events.code("clip", index, flags=(flag,))
+            code = sink.events.code("clip", optimizer_index, flags=(clip_kind,))
             if entry is not None:
-                entry.clip_codes[flag] = code
+                entry.clip_codes[clip_kind] = code
         sink.events.record(thread, code)
         # With several losses in the step, gradients are accumulated and watched for edits. A new
         # snapshot is taken, so that the clip does not count as an edit.
@@ -103,7 +105,7 @@ def _wrap_clip(
                 norm = result.item() if result.is_cpu else result.detach()
             elif entry is not None:
                 entry.last_norm_read_step = entry.num_steps + 1
-            thread.step.clips.append((index, norm, float(max_norm)))
+            thread.step.clips.append((optimizer_index, norm, float(max_norm)))
 
     return clip
 
@@ -119,9 +121,9 @@ class _OptimizerLookup:
 
     def find(self, parameter: Tensor) -> OptimizerEntry | None:
         """Return the entry of the first optimizer that has a parameter; None if none has it."""
-        cached = self._entries.get(id(parameter))
-        if cached is not None:
-            ref, entry = cached
+        cached_pair = self._entries.get(id(parameter))
+        if cached_pair is not None:
+            ref, entry = cached_pair
             if ref() is parameter and entry.ref() is not None:
                 return entry
         for entry, _ in self._sink.objects.optimizers.live_items():

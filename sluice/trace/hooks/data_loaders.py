@@ -61,7 +61,7 @@ def watch_loaders(sink: EventSink) -> None:
             try:
                 iteration = watch.current_iteration
                 if iteration is None or iteration.ref() is not iterator:
-                    iteration = watch.set_current(iterator)
+                    iteration = watch.set_current_iteration(iterator)
                 if iteration is not None and iteration.loader is not None:
                     thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
@@ -80,9 +80,9 @@ def watch_loaders(sink: EventSink) -> None:
 
 
 class _IndexHook:
-    """Observes the order of row indices, in epochs that are recorded."""
+    """Hook that observes the row indices of batches; installed in epochs that are recorded."""
 
-    _NAME = "_next_index"
+    _METHOD_NAME = "_next_index"
 
     def __init__(self, sink: EventSink, on_indices: Callable[[Any, Any], None]) -> None:
         original: Any = _BaseDataLoaderIter._next_index
@@ -94,14 +94,18 @@ class _IndexHook:
                 sink.run_safely(on_indices, iterator, indices)
             return indices
 
-        self._functions = original, watched
+        self._original_and_hook = original, watched
         sink.patches.on_restore(lambda: self.set_installed(is_installed=False))
 
     def set_installed(self, *, is_installed: bool) -> None:
-        """Install the hook, or remove it to save time in epochs that are not recorded."""
-        old, new = self._functions if is_installed else self._functions[::-1]
-        if vars(_BaseDataLoaderIter)[self._NAME] is old:  # no other code replaced the method
-            setattr(_BaseDataLoaderIter, self._NAME, new)
+        """Install the hook, or remove it to save time in epochs that are not recorded.
+
+        Nothing changes if other code has replaced the method.
+        """
+        original, hook = self._original_and_hook
+        old_method, new_method = (original, hook) if is_installed else (hook, original)
+        if vars(_BaseDataLoaderIter)[self._METHOD_NAME] is old_method:
+            setattr(_BaseDataLoaderIter, self._METHOD_NAME, new_method)
 
 
 class _LoaderWatch:
@@ -109,15 +113,16 @@ class _LoaderWatch:
         self._sink = sink
         self._index_hook = _IndexHook(sink, self.on_indices)
         self.worker_origin: WorkerOrigin | None = None
-        """Trace folder, loader and epoch of the next workers, which inherit them by fork; None
-        before the first iteration with workers."""
+        """Trace folder, loader index and epoch of the next workers. Workers inherit this value by
+        fork. None before the first iteration with workers."""
         self._install_worker_hooks = make_worker_hook_installer(sink, lambda: self.worker_origin)
         self.reset()
 
     def reset(self) -> None:
-        """Forget all loaders, at the start of a trace and after a fork."""
+        """Forget all loaders, at the start of a trace."""
         self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._make_entry)
-        """Entries by DataLoader object. A new loader takes the entry of an equal deleted one."""
+        """Entries by DataLoader. A new loader gets the entry of a deleted loader with equal
+        settings."""
         self._recorded_loaders: list[tuple[LoaderRecord, LoaderEntry]] = []
         """Record and entry of each loader; the position is the index of the loader."""
         self._iterations: ObjectIndex[IterationEntry] = ObjectIndex(
@@ -128,7 +133,7 @@ class _LoaderWatch:
 
     def _make_entry(self, _: int, loader: Any) -> LoaderEntry:
         record = loader_record(len(self._recorded_loaders), loader)
-        # A loader that is created again for each epoch counts as one, even with another seed.
+        # Loaders that are created again for each epoch count as one loader, even with another seed.
         for earlier_record, entry in self._recorded_loaders:
             ignored_fields = {"index": earlier_record.index, "seed": earlier_record.seed}
             if entry.ref() is None and earlier_record == record.model_copy(update=ignored_fields):
@@ -142,7 +147,7 @@ class _LoaderWatch:
         return entry
 
     def before_iterator(self, loader: Any) -> None:
-        """Prepare for an iterator that is about to be created, or reset for another epoch."""
+        """End the previous epoch, before an iterator is created or reset for the next epoch."""
         entry = self._loaders.get_or_add(loader)
         self._close_epoch(entry, is_finished=False)
         self._update_index_hook(is_recorded=is_epoch_recorded(entry.epoch + 1))
@@ -151,7 +156,7 @@ class _LoaderWatch:
             self._install_worker_hooks()
 
     def on_iterator(self, loader: Any, iterator: Any) -> None:
-        """Begin an epoch of a loader, after its iterator was created or reset."""
+        """Begin an epoch of a loader, after the iterator of the epoch was created or reset."""
         sink = self._sink
         entry = self._loaders.get_or_add(loader)
         entry.epoch += 1
@@ -159,14 +164,18 @@ class _LoaderWatch:
         entry.iteration.loader, entry.iteration.step = entry, sink.steps.last
         sink.events.record_event(sink.local.thread, "epoch", entry.index)
         if is_epoch_recorded(entry.epoch):
-            began = sink.clock()
+            began_ns = sink.clock()
             entry.iteration.sampler_epoch = sampler_properties(loader).epoch
             self._record_random_states()
-            sink.local.thread.step.add_cost(sink.clock() - began)
+            sink.local.thread.step.add_cost(sink.clock() - began_ns)
         self._update_index_hook(is_recorded=is_epoch_recorded(entry.epoch))
 
     def _update_index_hook(self, *, is_recorded: bool) -> None:
-        """Observe row indices if the epoch that begins, or a running epoch, is recorded."""
+        """Observe row indices if the next epoch, or the running epoch of any loader, is recorded.
+
+        Args:
+            is_recorded: Whether the next epoch is recorded.
+        """
         is_needed = is_recorded or any(
             entry.iteration is not None and is_epoch_recorded(entry.epoch)
             for _, entry in self._recorded_loaders
@@ -185,24 +194,27 @@ class _LoaderWatch:
             entry.epoch if entry.iteration is iteration else entry.epoch + 1
         )
         if is_recorded and row_indices and type(row_indices[0]) is int:
-            iteration.order.add(row_indices)
+            iteration.order_fingerprint.add(row_indices)
 
-    def set_current(self, iterator: Any) -> IterationEntry | None:
-        """Make the iterator of a batch the current one; return its entry, None if it is unknown."""
+    def set_current_iteration(self, iterator: Any) -> IterationEntry | None:
+        """Set ``current_iteration`` to the entry of an iterator, and return the entry.
+
+        The entry is None if the iterator is unknown.
+        """
         self.current_iteration = self._iterations.get(iterator)
         return self.current_iteration
 
     def inspect(self, thread: ThreadState, entry: LoaderEntry, batch: Any) -> None:
-        """Record a batch that is one of the first, or belongs to a step with statistics."""
+        """Record one of the first batches, or a batch of a step with statistics."""
         sink = self._sink
-        began = sink.clock()
+        began_ns = sink.clock()
         self._record_batch(entry, batch)
         if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began)
+            thread.step.add_cost(sink.clock() - began_ns)
         if not entry.has_enough_fingerprints:
-            entry.num_inspected += 1
+            entry.num_fingerprinted_batches += 1
             entry.has_enough_fingerprints = (
-                entry.num_inspected >= sink.settings.fingerprinted_batches
+                entry.num_fingerprinted_batches >= sink.settings.fingerprinted_batches
             )
 
     def on_exhausted(self, iterator: Any) -> None:
@@ -226,8 +238,8 @@ class _LoaderWatch:
             return
         if is_epoch_recorded(entry.epoch):
             self._sink.recorder.write("epoch", epoch_record(entry, iteration, is_finished))
-        entry.num_batches, iteration.order = 0, OrderFingerprint()
-        iteration.row_fingerprints, iteration.labels = [], Counter()
+        entry.num_batches, iteration.order_fingerprint = 0, OrderFingerprint()
+        iteration.row_fingerprints, iteration.label_counts = [], Counter()
         iteration.field_sketches = {}
 
     def _record_batch(self, entry: LoaderEntry, batch: Any) -> None:
@@ -235,12 +247,14 @@ class _LoaderWatch:
         tensors = batch_tensors(batch)
         first_tensor = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
         sample_size = sink.settings.row_sample_size
-        cache, fingerprints = sink.sampling.fingerprints, tuple[int, ...]()
+        fingerprint_cache, row_fingerprints = sink.sampling.fingerprints, tuple[int, ...]()
         if first_tensor is not None:
-            fingerprints = cache.fingerprint(first_tensor, sample_size=sample_size, stage=LOADER)
+            row_fingerprints = fingerprint_cache.fingerprint(
+                first_tensor, sample_size=sample_size, stage=LOADER
+            )
         if entry.iteration is not None and is_epoch_recorded(entry.epoch):
-            entry.iteration.row_fingerprints += fingerprints
-            entry.iteration.labels.update(integer_labels(tensors))
+            entry.iteration.row_fingerprints += row_fingerprints
+            entry.iteration.label_counts.update(integer_labels(tensors))
             if not entry.has_enough_fingerprints:
                 for position in float_field_positions(tensors):
                     sketches = entry.iteration.field_sketches
@@ -251,13 +265,13 @@ class _LoaderWatch:
             position=entry.num_batches,
             step=sink.steps.last,
             fields=tuple(map(field_record, tensors)),
-            rows=fingerprints,
+            rows=row_fingerprints,
         )
         sink.recorder.write_detail("batch", record)
 
     def _record_random_states(self) -> None:
-        torch_state, python, numpy = random_state_fingerprints()
+        torch_state, python_state, numpy_state = random_state_fingerprints()
         record = RandomStateRecord(
-            step=self._sink.steps.last, torch=torch_state, python=python, numpy=numpy
+            step=self._sink.steps.last, torch=torch_state, python=python_state, numpy=numpy_state
         )
         self._sink.recorder.write_detail("random", record)

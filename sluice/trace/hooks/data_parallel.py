@@ -18,7 +18,7 @@ from sluice.trace.records.environment import DataParallelRecord, RankWeightsReco
 from sluice.trace.sink import EventSink
 
 _SHARDED_CLASS_NAMES = frozenset({"FullyShardedDataParallel", "FSDPModule"})
-"""Names of classes of networks that shard their parameters, so that ranks hold different ones."""
+"""Classes whose networks are sharded: each rank holds a different part of the weights."""
 
 _MAX_INSPECTED_REDUCTIONS = 64
 """Number of first ``all_reduce`` calls whose tensor is checked for gradients."""
@@ -26,9 +26,9 @@ _MAX_INSPECTED_REDUCTIONS = 64
 _NUM_FIRST_STEPS = 8
 """Number of first steps at which networks are checked for sharding."""
 
-_MAX_COMPARED_NUMEL = 64
-"""Maximum number of first values of a reduced tensor that are compared with weights, because a
-program may average its weights instead of its gradients."""
+_MAX_COMPARED_VALUES = 64
+"""Number of first values of a reduced tensor that are compared with the first weights. A program
+may average its weights instead of its gradients."""
 
 _CONSUMER_NAME = "comparison of ranks"
 """Name under which this module requests that every step is recorded fully."""
@@ -37,10 +37,10 @@ ALL_REDUCE = "all_reduce"
 """``DataParallelRecord.kind`` of a program that reduces its gradients itself."""
 
 
-_KEPT_GROUPS: dict[int, Any] = {}
-"""Process groups of wrappers, kept until the process ends. A gloo group that is destroyed together
-with its wrapper joins its threads while it holds the GIL, and such a thread may need the GIL to
-release a Python object of a traced backward pass (torch 2.13). The program would never end."""
+_PROCESS_GROUPS: dict[int, Any] = {}
+"""Process groups of wrappers, by object id. They are kept until the process ends, to avoid a
+deadlock (torch 2.13). The destructor of a gloo group joins the group's threads while it holds the
+GIL. A thread may need the GIL to release a Python object of a traced backward pass."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _WrapperEntry:
     module: "weakref.ref[Any]"
     """The wrapped network."""
     last_record: DataParallelRecord | None = None
-    """Last record that was written; None before the first."""
+    """Last record that was written; None before the first record."""
 
 
 def watch_parallel(sink: EventSink) -> None:
@@ -58,8 +58,8 @@ def watch_parallel(sink: EventSink) -> None:
 
     def on_created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
         watch.on_wrapper(wrapper, module)
-        group = getattr(wrapper, "process_group", None)
-        _KEPT_GROUPS[id(group)] = group
+        process_group = getattr(wrapper, "process_group", None)
+        _PROCESS_GROUPS[id(process_group)] = process_group
 
     report_calls(sink, DistributedDataParallel, "__init__", on_created)
     if torch.distributed.is_available():
@@ -70,15 +70,15 @@ def watch_parallel(sink: EventSink) -> None:
 
 
 def _watch_reductions(sink: EventSink, watch: "_DataParallelWatch") -> None:
-    reduce = torch.distributed.all_reduce
+    all_reduce = torch.distributed.all_reduce
 
-    @functools.wraps(reduce)
-    def watched_reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(all_reduce)
+    def watched_all_reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if sink.is_on and watch.num_reductions < _MAX_INSPECTED_REDUCTIONS:
             sink.run_safely(watch.on_reduction, tensor)
-        return reduce(tensor, *args, **kwargs)
+        return all_reduce(tensor, *args, **kwargs)
 
-    sink.patches.replace_function(torch.distributed, "all_reduce", watched_reduce)
+    sink.patches.replace_function(torch.distributed, "all_reduce", watched_all_reduce)
 
 
 class _DataParallelWatch:
@@ -99,23 +99,23 @@ class _DataParallelWatch:
         """Indices of the networks that are sharded over all ranks."""
         self._sink.bus.unsubscribe(StepEnded, self._after_step)
 
-    def _observe_steps(self) -> None:
-        """Observe every step from now on, because ranks are known to share weights."""
+    def _observe_every_step(self) -> None:
+        """Observe every step from now on, because the ranks train the same weights."""
         if _CONSUMER_NAME not in self._sink.sampling.every_step_needed_by:
             self._sink.sampling.every_step_needed_by.add(_CONSUMER_NAME)
             self._sink.bus.subscribe(StepEnded, self._after_step)
 
     def on_wrapper(self, wrapper: Any, module: nn.Module) -> None:
         """Record a new wrapper."""
-        self._observe_steps()
+        self._observe_every_step()
         self._wrappers.append(_WrapperEntry(weakref.ref(wrapper), weakref.ref(module)))
         self.write_wrappers()
 
     def write_wrappers(self) -> None:
-        """Write new wrappers, and known ones whose network indices changed."""
+        """Write records of new wrappers, and of wrappers whose network indices changed."""
         sink = self._sink
         for index, entry in enumerate(self._wrappers):
-            wrapper, last = entry.wrapper(), entry.last_record
+            wrapper, last_record = entry.wrapper(), entry.last_record
             if wrapper is None:
                 continue
             record = DataParallelRecord(
@@ -125,13 +125,16 @@ class _DataParallelWatch:
                 wrapper=self._network_index(wrapper),
                 step=sink.steps.last,
             )
-            indices = record.network, record.wrapper
-            if last is None or (last.network, last.wrapper) != indices:
+            if (
+                last_record is None
+                or last_record.network != record.network
+                or last_record.wrapper != record.wrapper
+            ):
                 entry.last_record = record
                 sink.recorder.write("wrapper", record)
 
     def record_sharded_networks(self) -> None:
-        """Record networks that are sharded over all ranks, before the first steps."""
+        """Record the networks that are sharded over all ranks, before each of the first 8 steps."""
         if self._num_checked_steps >= _NUM_FIRST_STEPS or not torch.distributed.is_initialized():
             return
         self._num_checked_steps += 1
@@ -148,7 +151,7 @@ class _DataParallelWatch:
                 self._sink.recorder.write("wrapper", record)
 
     def on_reduction(self, tensor: Any) -> None:
-        """Record that the program reduces gradients itself, if ``all_reduce`` gets gradients."""
+        """Record that the program reduces gradients itself, if ``tensor`` contains gradients."""
         self.num_reductions += 1
         is_float = isinstance(tensor, Tensor) and tensor.is_floating_point()
         if self._reduces_manually or not is_float:
@@ -159,7 +162,7 @@ class _DataParallelWatch:
             grads = [p.grad for p in parameters if p.grad is not None]
             if _is_gradient(tensor, grads) and not _begins_with_weights(tensor, parameters):
                 self._reduces_manually = True
-                self._observe_steps()
+                self._observe_every_step()
                 record = DataParallelRecord(
                     index=-1, kind=ALL_REDUCE, network=-1, wrapper=-1, step=sink.steps.last
                 )
@@ -189,7 +192,7 @@ class _DataParallelWatch:
             ]
         # Different multipliers make the digest depend on the order of the parameters.
         multipliers = torch.arange(1, 2 * len(fingerprints), 2, device=fingerprints[0].device)
-        # 52 bits, because values are read from the device as floats.
+        # The digest has 52 bits, because it is read from the device as a 64-bit float.
         digest = (torch.stack(fingerprints) * multipliers).sum() & (2**52 - 1)
 
         def write_record(values: Sequence[float]) -> None:
@@ -202,14 +205,14 @@ class _DataParallelWatch:
 
     def _shared_parameters(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return the parameters that must be equal on all ranks."""
-        plain_parameters = [
+        unsharded_parameters = [
             p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()
         ]
         if self._reduces_manually:
-            return plain_parameters
+            return unsharded_parameters
         modules = [m for m in (entry.module() for entry in self._wrappers) if m is not None]
         wrapped_ids = {id(p) for module in modules for p in module.parameters()}
-        return [p for p in plain_parameters if id(p) in wrapped_ids]
+        return [p for p in unsharded_parameters if id(p) in wrapped_ids]
 
     def _network_index(self, module: Any) -> int:
         entry = None if module is None else self._sink.objects.networks.get(module)
@@ -217,9 +220,9 @@ class _DataParallelWatch:
 
 
 def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
-    """Return whether a tensor is a gradient, or probably all gradients in one flat tensor.
+    """Return whether a tensor is one of the gradients, or probably contains all of them.
 
-    A flat tensor must have as many values as all gradients together.
+    A 1-D tensor probably contains all gradients if it has as many values as all gradients together.
     """
     if tensor.dim() == 1 and tensor.numel() == sum(grad.numel() for grad in grads):
         return bool(grads)
@@ -233,10 +236,10 @@ def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
 def _begins_with_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
     """Return whether a tensor begins with the values of the first weights.
 
-    A program that reduces such a tensor averages weights, not gradients. Its ranks have different
-    weights between two averages, so they are not compared.
+    A program that reduces such a tensor averages weights, not gradients. Between two averages, the
+    weights of its ranks differ, so the ranks are not compared.
     """
-    weights = parameters[0].detach().reshape(-1)[:_MAX_COMPARED_NUMEL]
+    weights = parameters[0].detach().reshape(-1)[:_MAX_COMPARED_VALUES]
     values = tensor.detach().reshape(-1)[: len(weights)].to(weights)
     return torch.equal(values, weights)
 
@@ -246,17 +249,14 @@ def _is_sharded(network: Any) -> bool:
 
 
 def _is_sharded_over_all_ranks(network: Any) -> bool:
-    """Return whether each rank holds one shard of a network.
-
-    Such ranks must receive different rows.
-    """
+    """Return whether a network is sharded over all ranks, so that all ranks need different rows."""
     if not _is_sharded(network):
         return False
     num_ranks = torch.distributed.get_world_size()
-    group = getattr(network, "process_group", None)
-    if group is not None:
-        return bool(group.size() == num_ranks)
+    process_group = getattr(network, "process_group", None)
+    if process_group is not None:
+        return bool(process_group.size() == num_ranks)
     meshes = [getattr(p, "device_mesh", None) for p in network.parameters()]
     return bool(meshes) and all(
-        m is not None and m.ndim == 1 and m.size() == num_ranks for m in meshes
+        mesh is not None and mesh.ndim == 1 and mesh.size() == num_ranks for mesh in meshes
     )

@@ -15,7 +15,7 @@ from sluice.trace.records.losses import EvaluationPassRecord
 from sluice.trace.sink import EventSink
 
 _MAX_PENDING_LOSSES = 512
-"""Number of pending losses of a pass at which they are summed, to free their memory."""
+"""A pass sums its pending losses when this number is reached, to free their memory."""
 
 
 class _EvaluationPass:
@@ -28,20 +28,20 @@ class _EvaluationPass:
     def __init__(self, step: int) -> None:
         self.step = step
         self.num_calls = 0
-        self.total: Tensor | float = 0.0
-        self.pending: list[Tensor] = []
-        """Losses that are not yet part of the total."""
+        self.loss_sum: Tensor | float = 0.0
+        self.pending_losses: list[Tensor] = []
+        """Losses that are not yet added to ``loss_sum``."""
 
     def add(self, loss: Tensor) -> None:
         self.num_calls += 1
-        self.pending.append(loss)
-        if len(self.pending) >= _MAX_PENDING_LOSSES:
-            self.sum_pending()
+        self.pending_losses.append(loss)
+        if len(self.pending_losses) >= _MAX_PENDING_LOSSES:
+            self.sum_pending_losses()
 
-    def sum_pending(self) -> None:
-        if self.pending:
-            self.total = self.total + torch.stack(self.pending).sum()
-            self.pending = []
+    def sum_pending_losses(self) -> None:
+        if self.pending_losses:
+            self.loss_sum = self.loss_sum + torch.stack(self.pending_losses).sum()
+            self.pending_losses = []
 
 
 class EvaluationPasses:
@@ -50,33 +50,38 @@ class EvaluationPasses:
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
         self.open_passes: dict[tuple[int, int, str], _EvaluationPass] = {}
-        """Passes that are not closed, by network, loader and loss function. The hook of every
-        training loss checks whether it is empty, and reads it directly to save a call."""
+        """Passes that may get further losses, by network index, loader index and name of the loss
+        function. The hook of the loss functions reads this dictionary directly, to save a call."""
         self._sampler = LogSpacedSampler(sink.settings.history_rows)
 
     def add(self, kind: str, loss: Tensor) -> None:
-        """Add the mean loss of one call, for the last network and the last loader."""
-        step, thread = self._sink.steps.last, self._sink.local.thread
-        key = (thread.call.network, thread.last_loader, kind)
-        evaluation = self.open_passes.get(key)
-        if evaluation is not None and evaluation.step != step:
-            self.write()
-            evaluation = None
-        if evaluation is None:
-            evaluation = self.open_passes[key] = _EvaluationPass(step)
-        evaluation.add(loss)
+        """Add a loss to the evaluation pass of the last network and the last loader.
 
-    def write(self) -> None:
-        """Close the open passes, and write the records of a sample of them."""
+        Args:
+            kind: Name of the loss function.
+            loss: Mean loss of one call of the function.
+        """
+        step, thread = self._sink.steps.last, self._sink.local.thread
+        pass_key = (thread.call.network, thread.last_loader, kind)
+        evaluation_pass = self.open_passes.get(pass_key)
+        if evaluation_pass is not None and evaluation_pass.step != step:
+            self.close()
+            evaluation_pass = None
+        if evaluation_pass is None:
+            evaluation_pass = self.open_passes[pass_key] = _EvaluationPass(step)
+        evaluation_pass.add(loss)
+
+    def close(self) -> None:
+        """Close all open passes, and write the records of those that the sampler selects."""
         passes, self.open_passes = self.open_passes, {}
-        for (network, loader, kind), evaluation in passes.items():
-            evaluation.sum_pending()
+        for (network, loader, kind), evaluation_pass in passes.items():
+            evaluation_pass.sum_pending_losses()
             if not self._sampler.advance():
                 continue
-            total = evaluation.total
+            loss_sum = evaluation_pass.loss_sum
             self._sink.recorder.device_reads.request(
-                [total if isinstance(total, Tensor) else torch.tensor(total)],
-                functools.partial(self._write, network, loader, kind, evaluation),
+                [loss_sum if isinstance(loss_sum, Tensor) else torch.tensor(loss_sum)],
+                functools.partial(self._write, network, loader, kind, evaluation_pass),
             )
 
     def _write(
@@ -84,15 +89,15 @@ class EvaluationPasses:
         network: int,
         loader: int,
         kind: str,
-        evaluation: _EvaluationPass,
+        evaluation_pass: _EvaluationPass,
         values: Sequence[float],
     ) -> None:
         record = EvaluationPassRecord(
-            step=evaluation.step,
+            step=evaluation_pass.step,
             network=network,
             loader=loader,
             kind=kind,
-            num_calls=evaluation.num_calls,
-            mean=values[0] / evaluation.num_calls,
+            num_calls=evaluation_pass.num_calls,
+            mean=values[0] / evaluation_pass.num_calls,
         )
         self._sink.recorder.write("evaluation", record)

@@ -1,7 +1,7 @@
-"""Inspects single training passes: gradient flow, detached tensors, masks, indices and probes.
+"""Inspects and probes single training passes: gradient flow, detached tensors, masks and indices.
 
-Few passes are inspected (at the first step, at powers of two, for much longer sequences and at the
-start of a training phase), so the cost is low although a single inspection is slow.
+An inspection is slow, so few passes are inspected: at the first step, at powers of two, for much
+longer sequences and at the start of a training phase.
 """
 
 import threading
@@ -38,19 +38,19 @@ _MAX_MODULE_CALLS = 1024
 """Maximum number of module calls that are recorded in a pass."""
 
 _MAX_HELD_OUTPUTS = 512
-"""Maximum number of outputs that are kept until the backward pass, so that no other tensor is
-allocated at their address."""
+"""Maximum number of module outputs that are kept in memory until the backward pass. An input is
+recognised as one of these outputs by its address, so no other tensor may get this address."""
 
 _MAX_PENDING_PASSES = 4
-"""Maximum number of inspected passes that wait for a backward pass. If more wait, all of them are
-discarded."""
+"""Maximum number of inspected passes that wait for a backward pass. If more passes wait, all of
+them are discarded."""
 
 _MAX_MASK_RECORDS = 32
 """Number of padding mask records in a trace after which masks are no longer recorded."""
 
 _MIN_LENGTH_GROWTH = 1.5
-"""Ratio of the length of a sequence to the previous maximum above which a network is inspected and
-probed again."""
+"""A network is inspected and probed again if the length of a sequence, divided by the maximum
+length of earlier sequences, is above this ratio."""
 
 _MAX_INDEX_RECORDS = 64
 """Number of records of invalid indices in a trace after which indices are no longer checked."""
@@ -71,16 +71,16 @@ class ForwardPassInspector:
         self._pending_passes: list[InspectedPass] = []
         """Inspected passes that wait for a backward pass."""
         self.running_passes: dict[int, InspectedPass] = {}
-        """Running inspected pass by the id of its thread. Public, because the hook of every network
-        call reads it."""
+        """Running inspected passes by the id of their thread. Public, because the hook of every
+        network call reads it."""
         self._num_mask_records = self._num_index_records = 0
         self._probes = NetworkProbes(self._sink)
         self.has_pass_since_backward = False
-        """Whether an inspected pass ended since the last backward pass; it may have been
+        """Whether an inspected pass ended since the last backward pass. The pass may already be
         discarded."""
 
     def discard_stale(self) -> None:
-        """Discard a pass that raised an exception, and pending passes if they are more than 4."""
+        """Discard this thread's failed pass, and all pending passes if there are more than 4."""
         if self.running_passes:
             self.running_passes.pop(threading.get_ident(), None)
         if len(self._pending_passes) > _MAX_PENDING_PASSES:
@@ -88,7 +88,7 @@ class ForwardPassInspector:
             self._held_outputs.clear()
 
     def can_inspect(self) -> bool:
-        """Return whether a pass that starts can be a training pass."""
+        """Return whether a forward pass that starts now may be a training pass."""
         return (
             torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
@@ -96,14 +96,14 @@ class ForwardPassInspector:
         )
 
     def on_sequence_length(self, entry: NetworkEntry, length: int) -> None:
-        """Request another inspection if a sequence is much longer than all before.
+        """Request another inspection if a sequence is much longer than all earlier sequences.
 
-        A mask may be too short for it.
+        A mask may be too short for the longer sequence.
         """
         if length > _MIN_LENGTH_GROWTH * entry.max_length:
             if entry.max_length and self._sink.steps.last:
                 entry.next_inspection_step = self._sink.steps.last
-                self._probes.repeat(entry)
+                self._probes.request_repeat(entry)
             entry.max_length = length
 
     def begin(
@@ -125,18 +125,19 @@ class ForwardPassInspector:
     ) -> None:
         """Record the call of a module inside an inspected pass.
 
-        The network itself returns last; its name is empty.
+        The network itself is the last module that returns. Its name is empty.
         """
-        inspected = self.running_passes.get(threading.get_ident())
-        if inspected is None:
+        inspected_pass = self.running_passes.get(threading.get_ident())
+        if inspected_pass is None:
             return
-        full_name = f"{inspected.entry.name}.{name}" if name else inspected.entry.name
-        if (module._parameters or not module._modules) and len(inspected.calls) < _MAX_MODULE_CALLS:
-            inspected.calls.append(self._call_record(name, module, (args, kwargs), output))
+        full_name = f"{inspected_pass.entry.name}.{name}" if name else inspected_pass.entry.name
+        calls = inspected_pass.calls
+        if (module._parameters or not module._modules) and len(calls) < _MAX_MODULE_CALLS:
+            calls.append(self._call_record(name, module, (args, kwargs), output))
         if isinstance(module, nn.MultiheadAttention):
-            self._record_mask(inspected, name, args, kwargs)
+            self._record_mask(inspected_pass, name, args, kwargs)
         if not name:
-            inspected.output_nodes = [tensor.grad_fn for tensor in float_tensors(output)]
+            inspected_pass.output_nodes = [tensor.grad_fn for tensor in float_tensors(output)]
         # Outputs of trainable modules under no_grad are kept, too: a later layer may use them as
         # inputs, and ``detached_from`` then names the module.
         keeps_detached = not torch.is_grad_enabled() and any(
@@ -176,59 +177,67 @@ class ForwardPassInspector:
     def end(self) -> None:
         """End the inspection of a forward pass."""
         sink = self._sink
-        inspected = self.running_passes.pop(threading.get_ident(), None)
-        if inspected is None:
+        inspected_pass = self.running_passes.pop(threading.get_ident(), None)
+        if inspected_pass is None:
             return
         record = ForwardPassRecord(
-            step=sink.steps.last, network=inspected.entry.index, calls=tuple(inspected.calls)
+            step=sink.steps.last,
+            network=inspected_pass.entry.index,
+            calls=tuple(inspected_pass.calls),
         )
         sink.recorder.write("flow", record)
-        self._pending_passes.append(inspected)
+        self._pending_passes.append(inspected_pass)
         self.has_pass_since_backward = True
 
     def _on_backward(self, backward: BackwardBegins) -> None:
-        """Inspect graphs and run probes when the loss is known and the inputs still exist.
+        """Inspect the autograd graph, and probe the networks of the inspected passes.
 
-        A probe may run passes on a copy of the network.
+        At the start of a backward pass, the loss is known and the inputs still exist.
         """
         if not self.has_pass_since_backward:
             return
-        loss, began = backward.loss, self._sink.clock()
+        loss, began_ns = backward.loss, self._sink.clock()
         passes, self._pending_passes = self._pending_passes, []
         self._held_outputs.clear()
         self.has_pass_since_backward = False
         nodes = [] if loss is None or not passes else [*graph_nodes(loss)]
         self._inspect_graph(nodes, passes)
-        for inspected in passes:
-            network = inspected.network_ref()
+        for inspected_pass in passes:
+            network = inspected_pass.network_ref()
             if network is not None:
-                self._probes.run(inspected, network, loss)
-        backward.thread.step.add_cost(self._sink.clock() - began)
+                self._probes.run(inspected_pass, network, loss)
+        backward.thread.step.add_cost(self._sink.clock() - began_ns)
 
     def _inspect_graph(self, nodes: list[Any], passes: list[InspectedPass]) -> None:
         sink, thread = self._sink, self._sink.local.thread
         step = sink.steps.last
-        for inspected in passes:
+        for inspected_pass in passes:
             if not nodes or self._num_mask_records >= _MAX_MASK_RECORDS:
                 continue
-            network = inspected.entry.index
-            for padding in find_padding_candidates((inspected.args, inspected.kwargs)):
-                for record in graph_mask_records(nodes, padding, step=step, network=network):
+            network = inspected_pass.entry.index
+            for padding_mask in find_padding_candidates(
+                (inspected_pass.args, inspected_pass.kwargs)
+            ):
+                for record in graph_mask_records(nodes, padding_mask, step=step, network=network):
                     self._num_mask_records += 1
                     sink.recorder.write("mask", record)
         if self._num_index_records < _MAX_INDEX_RECORDS:
             inputs = [t for p in passes for t in tensor_arguments((p.args, p.kwargs))]
-            fields = {"step": step, "network": thread.call.network, "loader": thread.last_loader}
+            record_fields = {
+                "step": step,
+                "network": thread.call.network,
+                "loader": thread.last_loader,
+            }
             for index_record in (
-                *negative_index_records(nodes, **fields),
-                *clamped_index_records(nodes, inputs, **fields),
+                *negative_index_records(nodes, **record_fields),
+                *clamped_index_records(nodes, inputs, **record_fields),
             ):
                 self._num_index_records += 1
                 sink.recorder.write("ids", index_record)
 
     def _record_mask(
         self,
-        inspected: InspectedPass,
+        inspected_pass: InspectedPass,
         name: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -236,21 +245,21 @@ class ForwardPassInspector:
         mask = kwargs.get("key_padding_mask", args[3] if len(args) > 3 else None)
         if mask is None or self._num_mask_records >= _MAX_MASK_RECORDS:
             return
-        paddings = find_padding_candidates((inspected.args, inspected.kwargs))
-        padding = next((p for p in paddings if p.shape == mask.shape), None)
-        if padding is None:
+        padding_masks = find_padding_candidates((inspected_pass.args, inspected_pass.kwargs))
+        padding_mask = next((p for p in padding_masks if p.shape == mask.shape), None)
+        if padding_mask is None:
             return
         self._num_mask_records += 1
         is_masked = masked_positions(mask)
         record = PaddingMaskRecord(
             step=self._sink.steps.last,
-            network=inspected.entry.index,
+            network=inspected_pass.entry.index,
             module=name,
-            num_rows=padding.shape[0],
+            num_rows=padding_mask.shape[0],
             num_masked=int(is_masked.sum()),
-            num_positions=padding.numel(),
-            num_padding=int(padding.sum()),
-            num_padding_masked=int((is_masked & padding).sum()),
+            num_positions=padding_mask.numel(),
+            num_padding=int(padding_mask.sum()),
+            num_padding_masked=int((is_masked & padding_mask).sum()),
         )
         self._sink.recorder.write("mask", record)
 

@@ -25,8 +25,8 @@ def watch_scalers(sink: EventSink) -> None:
     @functools.wraps(unscale)
     def watched_unscale(scaler: Any, optimizer: Any) -> None:
         thread = local.thread
-        # Unscaling changes gradients, too. So that it does not count as an edit by the program,
-        # edits are detected before it, and new snapshots are taken after it.
+        # Edits by the program are detected before unscaling, and new snapshots are taken after
+        # it, because unscaling changes the gradients, too.
         if sink.is_on and thread.edits.snapshots:
             sink.run_safely(thread.edits.detect)
         unscale(scaler, optimizer)
@@ -62,7 +62,7 @@ def watch_scalers(sink: EventSink) -> None:
     def record_update(_: None, scaler: Any, *__: Any, **___: Any) -> None:
         if scaler.is_enabled():
             sink.events.record_event(local.thread, "update scale")
-            if scaler._scale is not None:  # the public getter would synchronize with the device
+            if scaler._scale is not None:  # ``get_scale()`` would synchronize with the device
                 local.thread.step.loss_scale = scaler._scale.detach().clone().reshape(())
 
     sink.patches.replace(GradScaler, "scale", watched_scale)

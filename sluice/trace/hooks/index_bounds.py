@@ -14,7 +14,7 @@ CLASS_LOSSES = ("cross_entropy", "nll_loss")
 def find_out_of_range(
     kind: str, arguments: Mapping[str, Any], sink: EventSink
 ) -> OutOfRangeIndexRecord | None:
-    """Return a record of out-of-range indices; None if all are in range or there are no indices.
+    """Return a record of out-of-range indices; None if no index is out of range.
 
     Args:
         kind: Name of the function.
@@ -25,16 +25,16 @@ def find_out_of_range(
     if kind == "embedding":
         ids, num_allowed = arguments["input"], arguments["weight"].shape[0]
     elif kind in CLASS_LOSSES:
-        ids, values = arguments["target"], arguments["input"]
-        num_allowed = values.shape[1 if values.dim() > 1 else 0]
+        ids, loss_input = arguments["target"], arguments["input"]
+        num_allowed = loss_input.shape[1 if loss_input.dim() > 1 else 0]
     else:
         return None
     if type(ids) not in TENSOR_TYPES or ids.is_floating_point() or not ids.numel():
         return None
-    flat = ids.detach().reshape(-1)
+    flat_ids = ids.detach().reshape(-1)
     if kind in CLASS_LOSSES:
-        flat = flat[flat != arguments["ignore_index"]]
-    is_outside = (flat < 0) | (flat >= num_allowed)
+        flat_ids = flat_ids[flat_ids != arguments["ignore_index"]]
+    is_outside = (flat_ids < 0) | (flat_ids >= num_allowed)
     if not bool(is_outside.any()):
         return None
     thread = sink.local.thread
@@ -44,8 +44,8 @@ def find_out_of_range(
         loader=thread.last_loader,
         kind=kind,
         num_allowed=num_allowed,
-        smallest=int(flat.min()),
-        largest=int(flat.max()),
+        smallest=int(flat_ids.min()),
+        largest=int(flat_ids.max()),
         num_outside=int(is_outside.sum()),
-        num_ids=flat.numel(),
+        num_ids=flat_ids.numel(),
     )

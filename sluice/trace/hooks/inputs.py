@@ -34,20 +34,20 @@ from sluice.trace.thread_state import ThreadState
 NUM_FIRST_CALLS = 64
 """Number of first calls of a call group that are all inspected."""
 _NUM_CALLS_AT_WRITES = (1, 4, 16, NUM_FIRST_CALLS)
-"""Numbers of inspected calls of a call group after which its statistics are written. They are also
-written at the end of the trace."""
+"""The statistics of a call group are written after these numbers of inspected calls, and at the end
+of the trace."""
 _MAX_GROUPS = 16
 """Maximum number of call groups in a trace. The calls of further groups are not inspected."""
 _MAX_ROWS = 1024
 """Maximum number of row fingerprints in the record of a call."""
 _MAX_NONFINITE_RECORDS = 8
 """Maximum number of records of non-finite values in a trace."""
-_MAX_LISTED = 8
+_MAX_LISTED_INDICES = 8
 """Maximum number of columns, and of rows, that are listed in a record of non-finite values."""
 
 
 class InputWatch:
-    """Inspects network inputs, for calls of all threads."""
+    """Inspects the network inputs of all threads."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -56,7 +56,7 @@ class InputWatch:
     def _reset(self) -> None:
         self._groups: dict[tuple[int, int, bool, bool], CallGroup] = {}
         self._recorded_nonfinite: set[tuple[int, str]] = set()
-        """Step, and 'input' or 'target', of each record of non-finite values."""
+        """Step, and 'input' or 'target', of each recorded non-finite tensor."""
 
     def subscribe(self) -> None:
         """Inspect the inputs of all networks from now on."""
@@ -71,24 +71,29 @@ class InputWatch:
         """Inspect one call of a network that is not nested in another network, before it runs."""
         thread, network = called.thread, called.entry.index
         call = thread.call
-        if call.nonfinite_input is not None:  # the previous call raised
+        if call.nonfinite_input is not None:  # the previous call raised an error
             self.write_nonfinite_input(thread, None)
         call.network = network
         call.inputs = tensor_refs(called.args, called.kwargs)
-        key = (network, thread.last_loader, torch.is_grad_enabled(), called.module.training)
-        group = self._groups.get(key)
+        group_key = (network, thread.last_loader, torch.is_grad_enabled(), called.module.training)
+        group = self._groups.get(group_key)
         if group is None and len(self._groups) < _MAX_GROUPS:
-            group = CallGroup(key[0], key[1], is_grad_enabled=key[2], is_training=key[3])
-            self._groups[key] = group
+            group = CallGroup(
+                network,
+                thread.last_loader,
+                is_grad_enabled=torch.is_grad_enabled(),
+                is_training=called.module.training,
+            )
+            self._groups[group_key] = group
         call.group = group
         if group is None or not call.inputs:
             return
         if group.num_calls >= NUM_FIRST_CALLS:
-            # A few more calls are inspected if a backward pass already ran in this step: with
+            # A few more calls are inspected if a backward pass already ran in this step. With
             # gradient accumulation, they show whether later micro-batches contain new rows.
-            if not (thread.step.losses and group.extra_calls_left):
+            if not (thread.step.losses and group.num_extra_calls_left):
                 return
-            group.extra_calls_left -= 1
+            group.num_extra_calls_left -= 1
         tensor = call.inputs[0]()
         if tensor is None or not tensor.dim() or not tensor.numel() or tensor.is_complex():
             return
@@ -100,14 +105,14 @@ class InputWatch:
             self.write_nonfinite_input(returned.thread, first_tensor(returned.output))
 
     def _on_backward(self, begins: BackwardBegins) -> None:
-        """Record that a backward pass follows the last call."""
+        """Count the group of the last call as training calls, because a backward pass begins."""
         group = begins.thread.call.group
         if group is None or not group.awaits_backward:
             return
         group.awaits_backward, group.is_learning = False, True
-        for record in group.pending_rows:
+        for record in group.pending_row_records:
             self._sink.recorder.write("rows", record.model_copy(update={"is_learning": True}))
-        group.pending_rows = []
+        group.pending_row_records = []
 
     def record_nonfinite(
         self, tensor: Tensor, what: Any, *, is_learning: bool, is_before_call: bool = False
@@ -120,8 +125,8 @@ class InputWatch:
             tensor: Argument of a network or of a loss function.
             what: 'input' or 'target'.
             is_learning: Whether a backward pass may follow.
-            is_before_call: Whether the network is about to run. The record is written after the
-                call.
+            is_before_call: Whether the tensor is an input of a network that is about to run. Its
+                record is written after the call.
         """
         sink = self._sink
         thread, values = sink.local.thread, tensor.detach()
@@ -130,19 +135,19 @@ class InputWatch:
         is_nonfinite = ~values.isfinite()
         if not bool(is_nonfinite.any()):
             return
-        key = (sink.steps.last, what)
+        record_key = (sink.steps.last, what)
         recorded_keys = self._recorded_nonfinite
-        if len(recorded_keys) >= _MAX_NONFINITE_RECORDS or key in recorded_keys:
+        if len(recorded_keys) >= _MAX_NONFINITE_RECORDS or record_key in recorded_keys:
             return
-        recorded_keys.add(key)
+        recorded_keys.add(record_key)
         row_numel = values[0].numel()
-        nonfinite_rows = is_nonfinite.reshape(values.shape[0], -1)
+        nonfinite_by_row = is_nonfinite.reshape(values.shape[0], -1)
         # A column is defined as in ``ColumnStatistics``.
         if row_numel > MAX_COLUMNS and values.dim() > 2:
             columns = is_nonfinite.reshape(-1, values.shape[-1]).any(0).nonzero()[:, 0].tolist()
         else:
-            columns = nonfinite_rows.any(0).nonzero()[:, 0].tolist()
-        rows = nonfinite_rows.any(1).nonzero()[:, 0].tolist()
+            columns = nonfinite_by_row.any(0).nonzero()[:, 0].tolist()
+        rows = nonfinite_by_row.any(1).nonzero()[:, 0].tolist()
         num_nan = int(values.isnan().sum())
         record = NonFiniteTensorRecord(
             step=sink.steps.last,
@@ -153,9 +158,9 @@ class InputWatch:
             shape=tuple(values.shape),
             num_nan=num_nan,
             num_infinite=int(is_nonfinite.sum()) - num_nan,
-            columns=tuple(columns[:_MAX_LISTED]),
+            columns=tuple(columns[:_MAX_LISTED_INDICES]),
             num_columns=len(columns),
-            rows=tuple(rows[:_MAX_LISTED]),
+            rows=tuple(rows[:_MAX_LISTED_INDICES]),
             num_rows=len(rows),
         )
         if is_before_call:
@@ -183,14 +188,14 @@ class InputWatch:
             self.write_nonfinite_input(thread, None)
         for group in self._groups.values():
             if group.num_calls not in (0, *_NUM_CALLS_AT_WRITES):
-                self._write(group)
-            for record in group.pending_rows:
+                self._write_statistics(group)
+            for record in group.pending_row_records:
                 self._sink.recorder.write("rows", record)
-            group.pending_rows = []
+            group.pending_row_records = []
 
     def _inspect(self, thread: ThreadState, group: CallGroup, tensor: Tensor) -> None:
         sink = self._sink
-        began = sink.clock()
+        began_ns = sink.clock()
         with torch.no_grad():
             group.last_step = sink.steps.last
             if not group.num_calls:
@@ -208,32 +213,32 @@ class InputWatch:
             group.shape = tuple(tensor.shape)
             group.is_generated = group.is_generated or _is_model_output(tensor, thread.call.output)
             if tensor.is_floating_point():
-                if group.columns is None:
-                    group.columns = ColumnStatistics(tensor)
+                if group.column_statistics is None:
+                    group.column_statistics = ColumnStatistics(tensor)
                     if is_channels_first(tensor):
-                        group.channels = ColumnStatistics(tensor, by_channel=True)
-                group.columns.add(tensor)
-                if group.channels is not None:
-                    group.channels.add(tensor)
+                        group.channel_statistics = ColumnStatistics(tensor, by_channel=True)
+                group.column_statistics.add(tensor)
+                if group.channel_statistics is not None:
+                    group.channel_statistics.add(tensor)
                 if group.refinement_detector is not None and tensor.layout == torch.strided:
                     group.refinement_detector.add(tensor, sink.steps.last)
                 self.record_nonfinite(
                     tensor, "input", is_learning=group.is_grad_enabled, is_before_call=True
                 )
             elif is_token_sequence(tensor):
-                if group.tokens is None:
-                    group.tokens = TokenCounts(tensor)
-                group.tokens.add(tensor)
+                if group.token_counts is None:
+                    group.token_counts = TokenCounts(tensor)
+                group.token_counts.add(tensor)
             self._write_rows(group, tensor)
             for position, ref in enumerate(thread.call.inputs[1:], 1):
                 other = ref()
                 if other is not None and is_token_sequence(other) and other.numel():
-                    counts = group.other_tokens.setdefault(position, TokenCounts(other))
+                    counts = group.other_token_counts.setdefault(position, TokenCounts(other))
                     counts.add(other)
         if group.num_calls in _NUM_CALLS_AT_WRITES:
-            self._write(group)
+            self._write_statistics(group)
         if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began)
+            thread.step.add_cost(sink.clock() - began_ns)
 
     def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:
         sink = self._sink
@@ -252,12 +257,13 @@ class InputWatch:
             num_rows=tensor.shape[0],
         )
         if group.is_grad_enabled and not group.is_learning:
-            group.pending_rows.append(record)
+            group.pending_row_records.append(record)
         else:
             sink.recorder.write("rows", record)
 
-    def _write(self, group: CallGroup) -> None:
-        statistics, detector = group.channels or group.columns, group.refinement_detector
+    def _write_statistics(self, group: CallGroup) -> None:
+        columns, detector = group.column_statistics, group.refinement_detector
+        correlated = group.channel_statistics or columns
         record = InputRecord(
             step=group.last_step,
             first_step=group.first_step,
@@ -270,21 +276,21 @@ class InputWatch:
             is_generated=group.is_generated or (detector is not None and detector.is_refining),
             matches_model_output=group.matches_model_output,
             dtype=group.dtype,
-            by_position=group.columns is not None and group.columns.is_flattened,
-            columns=() if group.columns is None else group.columns.records(),
-            channels=() if group.channels is None else group.channels.records(),
-            correlations=() if statistics is None else statistics.correlations(),
-            tokens=None if group.tokens is None else group.tokens.record(),
-            other_tokens=tuple(counts.record() for counts in group.other_tokens.values()),
+            by_position=columns is not None and columns.is_flattened,
+            columns=() if columns is None else columns.records(),
+            channels=() if group.channel_statistics is None else group.channel_statistics.records(),
+            correlations=() if correlated is None else correlated.correlations(),
+            tokens=None if group.token_counts is None else group.token_counts.record(),
+            other_tokens=tuple(counts.record() for counts in group.other_token_counts.values()),
         )
         self._sink.recorder.write("input", record)
 
 
-def _is_model_output(tensor: Tensor, output: "weakref.ref[Tensor] | None") -> bool:
+def _is_model_output(tensor: Tensor, output_ref: "weakref.ref[Tensor] | None") -> bool:
     """Return whether a tensor shares memory with the last network output, or requires gradients."""
     if tensor.requires_grad:
         return True
-    other = None if output is None else output()
-    if other is None or tensor.layout != torch.strided or other.layout != torch.strided:
+    last_output = None if output_ref is None else output_ref()
+    if last_output is None or not tensor.layout == last_output.layout == torch.strided:
         return False
-    return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    return tensor.untyped_storage().data_ptr() == last_output.untyped_storage().data_ptr()

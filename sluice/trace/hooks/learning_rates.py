@@ -10,14 +10,14 @@ from sluice.trace.sink import EventSink
 _GET_LR = operator.methodcaller("get", "lr")
 _NUM_FIRST_CHANGES = 128
 """Number of first changes of an optimizer's learning rates that are all recorded. Later changes
-are recorded ever more rarely."""
+are recorded at growing intervals."""
 _JUMP_FACTOR = 2
-"""A change is always recorded if the largest rate of the optimizer's groups grows by more than this
-factor."""
+"""A change is always recorded if the largest learning rate of the optimizer's parameter groups
+grows by more than this factor."""
 
 
 def watch_learning_rates(sink: EventSink) -> None:
-    """Record the learning rates of each optimizer when they change, unless a rate is a tensor."""
+    """Record changes of the learning rates of each optimizer. Tensor learning rates are ignored."""
     samplers = defaultdict[int, LogSpacedSampler](lambda: LogSpacedSampler(_NUM_FIRST_CHANGES))
     sink.bus.subscribe(TraceBegan, lambda _: samplers.clear())
 

@@ -23,7 +23,7 @@ _NUM_FIRST_EPOCHS = 4
 number is a power of two."""
 
 _MAX_LABELS = 64
-"""Maximum number of distinct labels in an epoch. With more, labels are not recorded."""
+"""Maximum number of distinct labels in an epoch. With more distinct labels, none are recorded."""
 
 
 @dataclass(slots=True)
@@ -35,10 +35,10 @@ class LoaderEntry:
     batch_code: int
     """Event code of the batches of the loader."""
     epoch: int = 0
-    """Number of the current iteration, from 1; 0 before the first."""
+    """Number of the current or last epoch, counted from 1; 0 before the first epoch."""
     num_batches: int = 0
     """Number of batches of the current epoch so far."""
-    num_inspected: int = 0
+    num_fingerprinted_batches: int = 0
     """Number of first batches, over all epochs, whose rows were fingerprinted."""
     has_enough_fingerprints: bool = False
     """Whether the configured number of first batches is already fingerprinted."""
@@ -54,16 +54,16 @@ class IterationEntry:
     ref: "weakref.ref[Any]"
     loader: LoaderEntry | None = None
     """Loader of the iterator; None while the iterator is created."""
-    order: OrderFingerprint = field(default_factory=OrderFingerprint)
-    """Fingerprint of the row indices in their order."""
+    order_fingerprint: OrderFingerprint = field(default_factory=OrderFingerprint)
+    """Fingerprints of the sequence of row indices."""
     step: int = 0
     """Number of optimizer steps before the iteration."""
     sampler_epoch: int = -1
-    """Epoch that ``set_epoch`` set; -1 without this method."""
+    """Epoch that ``set_epoch`` of the sampler set; -1 if the sampler has no such method."""
     row_fingerprints: list[int] = field(default_factory=list)
     """Fingerprints of the rows of inspected batches."""
-    labels: Counter[int] = field(default_factory=Counter)
-    """Number of rows by label, in inspected batches."""
+    label_counts: Counter[int] = field(default_factory=Counter)
+    """Number of rows in inspected batches by label."""
     field_sketches: dict[int, FieldSketch] = field(default_factory=dict)
     """Sketches of the values of float tensors, by position in the batch."""
 
@@ -75,21 +75,21 @@ def is_epoch_recorded(epoch: int) -> bool:
 
 def epoch_record(entry: LoaderEntry, iteration: IterationEntry, is_finished: bool) -> EpochRecord:
     """Return a record of an epoch that ended."""
-    order_digest, index_digest = iteration.order.digests()
+    ordered_digest, unordered_digest = iteration.order_fingerprint.digests()
     return EpochRecord(
         loader=entry.index,
         epoch=entry.epoch,
         step=iteration.step,
         sampler_epoch=iteration.sampler_epoch,
         num_batches=entry.num_batches,
-        num_indices=iteration.order.count,
-        first=iteration.order.first_indices,
-        order=order_digest,
-        rows=index_digest,
-        row_numbers=iteration.order.sketch(),
+        num_indices=iteration.order_fingerprint.num_indices,
+        first=iteration.order_fingerprint.first_indices,
+        order=ordered_digest,
+        rows=unordered_digest,
+        row_numbers=iteration.order_fingerprint.sketch(),
         contents=make_sketch(mix64(torch.tensor(iteration.row_fingerprints, dtype=torch.int64))),
         num_contents=len(iteration.row_fingerprints),
-        labels=dict(iteration.labels) if len(iteration.labels) <= _MAX_LABELS else {},
+        labels=dict(iteration.label_counts) if len(iteration.label_counts) <= _MAX_LABELS else {},
         fields=tuple(
             sketch.record(position) for position, sketch in iteration.field_sketches.items()
         ),
@@ -100,8 +100,8 @@ def epoch_record(entry: LoaderEntry, iteration: IterationEntry, is_finished: boo
 def float_field_positions(tensors: list[Tensor]) -> list[int]:
     """Return the positions of float32 and float64 tensors in a batch.
 
-    Empty if only the first tensor, which is the input, has one of these types. 16-bit floats are
-    excluded because their values repeat by chance.
+    The list is empty if only the first tensor, which is the input, has one of these types. Tensors
+    of 16-bit floats are excluded, because their values repeat by chance.
     """
     positions = [
         position
@@ -115,9 +115,9 @@ def float_field_positions(tensors: list[Tensor]) -> list[int]:
 
 
 def integer_labels(tensors: list[Tensor]) -> list[int]:
-    """Return the labels of a batch: its first 1-D integer tensor after the input at position 0.
+    """Return the values of the first 1-D integer tensor after the first tensor, which is the input.
 
-    Empty without such a tensor.
+    Return [] if there is no such tensor.
     """
     labels = [t for t in tensors[1:] if t.dim() == 1 and not t.is_floating_point()]
     return labels[0].tolist() if labels and not labels[0].is_complex() else []
@@ -142,6 +142,6 @@ def loader_record(index: int, loader: Any) -> LoaderRecord:
         shuffles=sampler.shuffles,
         sets_epoch=sampler.has_set_epoch,
         seed=sampler.seed,
-        replicas=sampler.replicas,
-        rank=sampler.rank,
+        replicas=sampler.num_shards,
+        rank=sampler.shard_index,
     )

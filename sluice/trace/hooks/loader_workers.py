@@ -1,8 +1,8 @@
 """Observes the random generators that datasets use in the worker processes of a loader.
 
 A worker inherits the hooks by fork. It has no trace of its own: it appends its records to a file
-beside the trace of its parent. All records of a batch are written at once, so that lines of several
-workers do not mix.
+beside the trace of its parent. All records of a batch are written at once, so that the lines of
+different workers are not mixed.
 """
 
 import functools
@@ -28,7 +28,7 @@ _NUM_INSPECTED_BATCHES = 2
 """Number of first batches of each worker process that are inspected."""
 
 WorkerOrigin = tuple[Path, int, int]
-"""Trace folder of the parent process, loader and epoch that a worker belongs to."""
+"""Trace folder of the parent process of a worker, index of its loader, and number of its epoch."""
 
 
 def make_worker_hook_installer(
@@ -41,7 +41,7 @@ def make_worker_hook_installer(
 
     Args:
         sink: Provides the patches.
-        get_origin: Returns the origin of a worker.
+        get_origin: Returns the origin of the current worker; None if it is unknown.
     """
     observer, classes = _WorkerObserver(get_origin), [_MapDatasetFetcher, _IterableDatasetFetcher]
 
@@ -82,26 +82,27 @@ class _WorkerObserver:
     def __init__(self, get_origin: Callable[[], WorkerOrigin | None]) -> None:
         self._get_origin = get_origin
         self.num_batches = 0
-        """Number of inspected batches; ``_NUM_INSPECTED_BATCHES`` once no more are inspected."""
-        self._sources: list[tuple[GeneratorSource, int, int | None]] = []
-        """Generators, each with the fingerprint of its state before the batch (of its seed, if the
-        batch created the generator), and with its ``seed_identity``: a number that only a new seed
-        changes; None if it is unknown."""
+        """Number of inspected batches."""
+        self._generator_states: list[tuple[GeneratorSource, int, int | None]] = []
+        """Each generator with the fingerprint of its state before the batch, and its
+        ``seed_identity``: a number that only a new seed changes; None if it is unknown. For a
+        generator that the batch creates, the fingerprint of its seed is stored instead."""
 
     def before_batch(self, fetcher: Any) -> None:
         """Store the generator states before a batch."""
         sources = [*_dataset_sources(fetcher), *global_generators()]
-        self._sources = [(s, s.state_fingerprint(), s.seed_identity()) for s in sources]
+        self._generator_states = [(s, s.state_fingerprint(), s.seed_identity()) for s in sources]
 
     def after_batch(self, fetcher: Any, batch: Any) -> None:
         """Write how a batch changed the generator states, and which generators it created."""
-        known_ids = {id(source.generator) for source, _, _ in self._sources}
+        known_ids = {id(source.generator) for source, _, _ in self._generator_states}
         created_sources = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known_ids]
-        self._sources += [(s, s.seed_fingerprint(), s.seed_identity()) for s in created_sources]
-        # Without a generator, no later batch needs to be inspected.
-        self.num_batches = self.num_batches + 1 if self._sources else _NUM_INSPECTED_BATCHES
-        origin, info = self._get_origin(), get_worker_info()
-        if origin is None or info is None:
+        self._generator_states += [
+            (s, s.seed_fingerprint(), s.seed_identity()) for s in created_sources
+        ]
+        self.num_batches += 1
+        origin, worker_info = self._get_origin(), get_worker_info()
+        if origin is None or worker_info is None:
             return
         folder, loader, epoch = origin
         content = batch_fingerprint(batch)
@@ -111,22 +112,21 @@ class _WorkerObserver:
                 WorkerRandomnessRecord(
                     loader=loader,
                     epoch=epoch,
-                    worker=info.id,
+                    worker=worker_info.id,
                     batch=self.num_batches,
                     source=source.path,
-                    before=before,
+                    before=fingerprint_before,
                     after=source.state_fingerprint(),
                     reseeded=source.reseed_status(seed_identity),
                     content=content,
                 ).model_dump(),
             )
-            for source, before, seed_identity in self._sources
+            for source, fingerprint_before, seed_identity in self._generator_states
         ]
-        if lines:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            handle = os.open(workers_file(folder), flags, 0o666)
-            try:
-                os.write(handle, b"".join(lines))
-            finally:
-                os.close(handle)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        file_descriptor = os.open(workers_file(folder), flags, 0o666)
+        try:
+            os.write(file_descriptor, b"".join(lines))
+        finally:
+            os.close(file_descriptor)

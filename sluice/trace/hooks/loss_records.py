@@ -13,9 +13,10 @@ from sluice.trace.records.losses import LossRecord
 from sluice.trace.thread_state import ThreadState
 
 _MAX_SHAPE_NODES = 8
-"""Maximum number of reshaping nodes that are skipped between an input and its producer."""
+"""Maximum number of reshaping nodes between the input of a loss and the node that computed it."""
 _MAX_ONE_HOT_CLASSES = 64
-"""Maximum number of classes of one-hot targets. With more, the rows per class are not counted."""
+"""Maximum number of classes of one-hot targets. With more classes, the rows per class are not
+counted."""
 
 
 def loss_record(
@@ -38,12 +39,12 @@ def loss_record(
         is_learning: Whether the loss requires a gradient; without a result, whether gradients are
             enabled.
     """
-    values, target = arguments["input"], arguments["target"]
+    loss_input, target = arguments["input"], arguments["target"]
     is_integer = not target.is_floating_point()
-    smallest, largest = (float(v) for v in torch.aminmax(values.detach().float()))
+    smallest, largest = (float(v) for v in torch.aminmax(loss_input.detach().float()))
     min_row_sum = max_row_sum = float("nan")
-    if values.dim() > 1 and values.shape[1] > 1:
-        outputs = values.detach().float()
+    if loss_input.dim() > 1 and loss_input.shape[1] > 1:
+        outputs = loss_input.detach().float()
         row_sums = (outputs.exp() if kind == "nll_loss" else outputs).sum(1)
         min_row_sum, max_row_sum = float(row_sums.min()), float(row_sums.max())
     is_supervised = torch.ones_like(target, dtype=torch.bool)
@@ -61,8 +62,8 @@ def loss_record(
         loader=thread.last_loader,
         is_learning=is_learning,
         reduction=str(arguments["reduction"]),
-        producer_node=_producer_name(values),
-        input_shape=tuple(values.shape),
+        producer_node=_producer_name(loss_input),
+        input_shape=tuple(loss_input.shape),
         target_shape=tuple(target.shape),
         smallest=smallest,
         largest=largest,
@@ -102,9 +103,9 @@ def _is_one_hot(target: Tensor) -> bool:
     return bool(((values == 0) | (values == 1)).all()) and bool((values.sum(1) <= 1).all())
 
 
-def _producer_name(values: Tensor) -> str:
-    """Return the name of the autograd node that computed the values, ignoring reshapes."""
-    node = values.grad_fn
+def _producer_name(loss_input: Tensor) -> str:
+    """Return the name of the autograd node that computed a loss input, ignoring reshapes."""
+    node = loss_input.grad_fn
     for _ in range(_MAX_SHAPE_NODES):
         if node is None:
             return ""

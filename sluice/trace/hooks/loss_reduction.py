@@ -28,31 +28,31 @@ def is_unscaled_mean(loss: Tensor, thread: ThreadState) -> bool:
         if node.name() != "MulBackward0":
             return False
         node = node.next_functions[0][0]
-    return _is_mean(node)
+    return _contains_mean(node)
 
 
-def _is_mean(node: Any) -> bool:
-    pending = [node]
+def _contains_mean(node: Any) -> bool:
+    pending_nodes = [node]
     for _ in range(_MAX_NODES):
-        if not pending:
+        if not pending_nodes:
             return False
-        node = pending.pop()
+        node = pending_nodes.pop()
         if node is None:
             continue
         name = node.name()
         if name in ("DivBackward0", "MulBackward0") and _is_scaled_by_one(node):
-            pending.append(node.next_functions[0][0])
+            pending_nodes.append(node.next_functions[0][0])
             continue
         if name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == _MEAN_REDUCTION:
             return True
         if name in ("AddBackward0", "SubBackward0"):
-            pending += [term for term, _ in node.next_functions]
+            pending_nodes += [term for term, _ in node.next_functions]
     return False
 
 
 def _is_scaled_by_one(node: Any) -> bool:
-    """Return whether a node multiplies or divides by 1: ``loss / accumulation_steps`` may do so."""
-    other = getattr(node, "_saved_other", None)
-    if node.next_functions[1][0] is not None or not isinstance(other, Tensor):
+    """Return whether a node multiplies or divides by 1, such as ``loss / accumulation_steps``."""
+    factor = getattr(node, "_saved_other", None)
+    if node.next_functions[1][0] is not None or not isinstance(factor, Tensor):
         return False
-    return not other.dim() and other.is_cpu and float(other) == 1
+    return not factor.dim() and factor.is_cpu and float(factor) == 1

@@ -60,24 +60,25 @@ _LOSSES_WITH_SAMPLED_TARGETS = (
 )
 """Losses whose targets are sampled together with the input rows of the network."""
 _MEAN_REDUCTIONS = ("mean", "batchmean")
-"""Values of ``reduction`` that average the loss. ``kl_div`` averages over rows by 'batchmean'."""
+"""Values of ``reduction`` that average the loss. 'batchmean' is the mean over rows
+in ``kl_div``."""
 _NUM_FIRST_CALLS = 8
-"""Number of first calls of a phase that are all inspected, for each loss function, network and
-gradient mode."""
+"""Number of first calls of a training phase that are all inspected, for each loss function, network
+and gradient mode."""
 _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
 _NUM_SAMPLED_STEPS = 128
-"""After the first calls, one call is inspected at each step with statistics, for this number of
-steps. After them, such steps are inspected at growing intervals."""
+"""Number of steps with statistics at each of which one call is inspected, after the first calls. At
+later steps with statistics, calls are inspected at growing intervals."""
 _NUM_CALLS_WITH_SAMPLED_TARGETS = 64
-"""Number of first training calls of a phase whose targets are sampled, for each loss function and
-network. The targets of later calls are not sampled."""
+"""Number of first training calls whose targets are sampled, for each training phase, loss function
+and network."""
 _NUM_CHECKED_CALLS = 32
-"""Number of first calls with indices, in total, that are checked before they run if CUDA is
-available."""
+"""Number of first calls whose indices are checked before the call, if CUDA is available. Calls of
+all functions with class ids or embedding indices count together."""
 _MAX_FAILED_CALLS = 8
-"""Maximum number of calls that raised an error and are inspected, in a trace."""
+"""Maximum number of calls in a trace that are inspected after they raised an error."""
 
 
 def _wrap_loss(
@@ -100,10 +101,10 @@ def _wrap_loss(
         if is_loss and type(result) is Tensor:
             if result.requires_grad:
                 thread = local.thread
-                # Weak references, because the program may free large tensors.
-                has_tensors = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
+                # Weak references allow the program to free large tensors.
+                has_two_tensors = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
                 thread.loss_calls.last = (
-                    (kind, ref(args[0]), ref(args[1]), kwargs) if has_tensors else None
+                    (kind, ref(args[0]), ref(args[1]), kwargs) if has_two_tensors else None
                 )
                 if thread.skips_details and not watch.evaluations.open_passes:
                     return result
@@ -125,13 +126,17 @@ class _CallCounter:
         self.num_calls = 0
         """Number of calls since the training phase began."""
         self.sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
-        """Chooses the calls that are inspected after the first ones."""
-        self.last_inspected_step = -1
-        """Number of optimizer steps before the last inspected call; -1 if none was inspected."""
+        """Selects the calls that are inspected after the first calls."""
+        self.last_sampled_step = -1
+        """Number of the step at which a call was last inspected or rejected by the sampler; -1
+        before the first call."""
 
 
 class LossWatch:
-    """Inspects arguments of loss functions and of embedding lookups, for calls of all threads."""
+    """Inspects arguments of loss functions and of embedding lookups in all threads.
+
+    ``kind`` is the name of the called function.
+    """
 
     def __init__(self, sink: EventSink, inputs: InputWatch) -> None:
         self._sink, self._inputs = sink, inputs
@@ -154,8 +159,8 @@ class LossWatch:
         sink.bus.subscribe(PhaseBegan, lambda _: self._begin_phase())
         sink.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
         # Losses before and after a load belong to different evaluations: the weights differ.
-        sink.bus.subscribe(WeightsLoaded, lambda _: self.evaluations.write())
-        sink.bus.subscribe(TraceEnded, lambda _: self.evaluations.write())
+        sink.bus.subscribe(WeightsLoaded, lambda _: self.evaluations.close())
+        sink.bus.subscribe(TraceEnded, lambda _: self.evaluations.close())
 
     def _reset(self) -> None:
         self._counters: dict[tuple[str, int, bool], _CallCounter] = {}
@@ -167,7 +172,7 @@ class LossWatch:
         """Whether indices are checked before a call: with CUDA, for the first calls."""
 
     def _begin_phase(self) -> None:
-        """Inspect calls and sample targets as at the start of a trace."""
+        """Inspect first calls and sample targets again, as at the start of a trace."""
         for counter in self._counters.values():
             counter.num_calls = 0
         self._target_sampler.begin_phase()
@@ -178,11 +183,11 @@ class LossWatch:
         """Inspect one call that returned a loss."""
         sink = self._sink
         thread, is_learning = sink.local.thread, result.requires_grad
-        position = self._reduction_positions[kind]
-        reduction = args[position] if len(args) > position else kwargs.get("reduction", "mean")
+        index = self._reduction_positions[kind]
+        reduction = args[index] if len(args) > index else kwargs.get("reduction", "mean")
         if is_learning:
             if self.evaluations.open_passes:
-                self.evaluations.write()
+                self.evaluations.close()
             if reduction == "mean" and not result.dim():
                 thread.loss_calls.mean_loss_refs.append(weakref.ref(result))
         elif thread.forward.is_probe or in_functorch_transform():
@@ -205,34 +210,34 @@ class LossWatch:
             and not sink.sampling.samples_statistics
         ):
             return
-        is_first = counter.num_calls <= _NUM_FIRST_CALLS
+        is_early_call = counter.num_calls <= _NUM_FIRST_CALLS
         is_sampled_step = (
-            sink.sampling.samples_statistics and counter.last_inspected_step != sink.steps.last
+            sink.sampling.samples_statistics and counter.last_sampled_step != sink.steps.last
         )
         samples_targets = (
             is_learning
             and counter.num_calls <= _NUM_CALLS_WITH_SAMPLED_TARGETS
             and kind in _LOSSES_WITH_SAMPLED_TARGETS
         )
-        if not (is_first or is_sampled_step or samples_targets) or in_functorch_transform():
+        if not (is_early_call or is_sampled_step or samples_targets) or in_functorch_transform():
             return
-        if is_first and is_learning and len(args) > 1:
+        if is_early_call and is_learning and len(args) > 1:
             thread.loss_calls.shifted_input = find_shifted_input(thread.call.inputs, args[1])
-        if is_first or is_sampled_step:
-            counter.last_inspected_step = sink.steps.last
-            if is_first or counter.sampler.advance():
+        if is_early_call or is_sampled_step:
+            counter.last_sampled_step = sink.steps.last
+            if is_early_call or counter.sampler.advance():
                 self._inspect(kind, args, kwargs, result)
         if samples_targets:
             arguments = self._bind(kind, args, kwargs)
             self._target_sampler.add(kind, arguments.get("input"), arguments.get("target"))
 
-    def add_targets(self, kind: str, values: Tensor | None, target: Tensor) -> None:
+    def add_targets(self, kind: str, loss_input: Tensor | None, target: Tensor) -> None:
         """Sample the targets of a loss that was identified from its autograd graph."""
         if kind in _LOSSES_WITH_SAMPLED_TARGETS:
-            self._target_sampler.add(kind, values, target)
+            self._target_sampler.add(kind, loss_input, target)
 
     def on_error(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Inspect a call that raised, for indices out of range or values outside the domain."""
+        """Check the indices of a failed call; record a failed call of ``binary_cross_entropy``."""
         if self._num_failed_calls >= _MAX_FAILED_CALLS:
             return
         self._num_failed_calls += 1
@@ -241,7 +246,7 @@ class LossWatch:
             self._inspect(kind, args, kwargs, None)
 
     def check_before_call(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check the indices of the first calls, before a GPU uses them."""
+        """Check the indices of one of the first calls, before a GPU uses them."""
         if kind not in (*CLASS_LOSSES, "embedding"):
             return
         self._num_checked_calls += 1
@@ -250,9 +255,9 @@ class LossWatch:
         self._check_indices(kind, args, kwargs)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
-        """Record non-finite inputs and targets, and the last loss call if it is a cross entropy.
+        """Record non-finite inputs and targets, and the last loss call if its targets are classes.
 
-        The record of a cross entropy shows whether all of its targets are ignored.
+        The record of the loss call shows whether all of its targets are ignored.
         """
         thread = event.thread
         for ref in thread.call.inputs:
@@ -267,9 +272,10 @@ class LossWatch:
             return
         self._inputs.record_nonfinite(target, "target", is_learning=True)
         if kind in CLASS_LOSSES:
-            values = input_ref()
-            placeholder = torch.full((1,), torch.nan)  # replaces an input that no longer exists
-            self._inspect(kind, (placeholder if values is None else values, target), kwargs, None)
+            loss_input = input_ref()
+            if loss_input is None:  # the program freed it
+                loss_input = torch.full((1,), torch.nan)
+            self._inspect(kind, (loss_input, target), kwargs, None)
 
     def _bind(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         bound = self._signatures[kind].bind(*args, **kwargs)
@@ -281,23 +287,23 @@ class LossWatch:
     ) -> Tensor:
         """Return the mean over the targets of a loss with reduction 'sum' or 'none'."""
         target = self._bind(kind, args, kwargs).get("target")
-        total = loss.sum()
-        return total / max(target.numel(), 1) if isinstance(target, Tensor) else total
+        loss_sum = loss.sum()
+        return loss_sum / max(target.numel(), 1) if isinstance(target, Tensor) else loss_sum
 
     def _inspect(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor | None
     ) -> None:
         sink, thread = self._sink, self._sink.local.thread
         arguments = self._bind(kind, args, kwargs)
-        values: Any = arguments.get("input")
+        loss_input: Any = arguments.get("input")
         target: Any = arguments.get("target")
         if (
-            type(values) not in TENSOR_TYPES
+            type(loss_input) not in TENSOR_TYPES
             or type(target) not in TENSOR_TYPES
-            or not values.numel()
+            or not loss_input.numel()
         ):
             return
-        began = sink.clock()
+        began_ns = sink.clock()
         is_learning = torch.is_grad_enabled() if result is None else result.requires_grad
         with torch.no_grad():
             record = loss_record(
@@ -310,7 +316,7 @@ class LossWatch:
             )
         sink.recorder.write("loss", record)
         if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began)
+            thread.step.add_cost(sink.clock() - began_ns)
 
     def _check_indices(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         record = find_out_of_range(kind, self._bind(kind, args, kwargs), self._sink)

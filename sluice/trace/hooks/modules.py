@@ -1,8 +1,8 @@
 """Hooks for forward passes, training and evaluation mode, and registration of modules.
 
-No hook is registered on a module, because it would be copied and saved with the module. Instead,
-``Module.__call__`` is replaced: it observes calls from outside any network. In forward passes that
-are inspected or measured, it also observes the calls inside the network.
+No hook is registered on a module, because the hook would be copied and saved with the module.
+Instead, ``Module.__call__`` is replaced. The replacement observes calls from outside any network.
+In forward passes that are inspected or measured, it also observes the calls inside the network.
 """
 
 import functools
@@ -47,9 +47,9 @@ def watch_modules(sink: EventSink) -> None:
             if forward.observes_modules and not compiler.is_compiling():
                 sink.run_safely(handler.on_module_call, module, args, kwargs, output)
             return output
-        # torch.compile and torch.export must not trace this wrapper. Reading the flags directly
-        # costs a quarter of ``is_compiling()``. A forward pass inside a backward pass is a
-        # recomputation by checkpointing.
+        # Not recorded: calls that torch.compile or torch.export traces, and forward passes that
+        # checkpointing repeats inside a backward pass. Reading the compiler's flags directly
+        # takes a quarter of the time of ``is_compiling()``.
         if (
             not sink.is_on
             or is_dynamo_compiling()
@@ -62,7 +62,8 @@ def watch_modules(sink: EventSink) -> None:
         except Exception as error:  # inlines ``run_safely``, to save a call
             sink.fail(error)
             return original(module, *args, **kwargs)
-        # Not marked as running: a module without parameters, such as a loss, may call a network.
+        # A module without parameters, such as a loss, does not count as a running network, because
+        # it may call a network.
         if entry.has_no_parameters:
             return original(module, *args, **kwargs)
         forward.is_running = True
@@ -79,20 +80,20 @@ def watch_modules(sink: EventSink) -> None:
     sink.patches.replace(nn.Module, "__call__", call)
     _watch_modes(sink)
 
-    def module_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
+    def on_module_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
         if sink.is_on:
             sink.run_safely(_invalidate_structure, sink)
             sink.run_safely(lambda: sink.objects.tied_parameters.on_replace(parent, name, module))
 
-    def parameter_added(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+    def on_parameter_added(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         if sink.is_on:
             sink.run_safely(_invalidate_structure, sink)
             sink.run_safely(
                 lambda: sink.objects.tied_parameters.on_register(module, name, parameter)
             )
 
-    sink.patches.hook(register_module_module_registration_hook, module_added)
-    sink.patches.hook(register_module_parameter_registration_hook, parameter_added)
+    sink.patches.hook(register_module_module_registration_hook, on_module_added)
+    sink.patches.hook(register_module_parameter_registration_hook, on_parameter_added)
 
 
 def _invalidate_structure(sink: EventSink) -> None:
@@ -111,7 +112,7 @@ class _CallHandler:
     def begin(
         self, thread: ThreadState, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> NetworkEntry:
-        """Prepare for a call from outside any network."""
+        """Prepare for a call from outside any network; return the entry of the called module."""
         sink = self._sink
         if sink.bus.has_subscribers(ModuleCalled):
             sink.bus.publish(ModuleCalled(thread))
@@ -137,9 +138,9 @@ class _CallHandler:
             and torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         )
-        # After a change of the structure, a pass is observed to find unregistered modules.
+        # After a change of the network, a pass is observed to find unregistered modules.
         if is_measured or is_inspected or entry.module_names is None:
-            began = sink.clock()
+            began_ns = sink.clock()
             if entry.module_names is None:
                 if hasattr(module, "_orig_mod"):
                     sink.note("untraced", f"{entry.name} is compiled: its modules are not traced.")
@@ -151,15 +152,15 @@ class _CallHandler:
                 forward.measured_networks += (entry.index,)
             if is_inspected:
                 self._inspector.begin(entry, module, args, kwargs)
-            thread.step.add_cost(sink.clock() - began)
+            thread.step.add_cost(sink.clock() - began_ns)
         return entry
 
     def on_module_call(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        """Inspect and measure a call inside a network, and note a module that is unregistered."""
+        """Inspect and measure a call inside a network, and store an unregistered module."""
         sink, thread = self._sink, self._sink.local.thread
-        began = sink.clock()
+        began_ns = sink.clock()
         entry: NetworkEntry = thread.forward.entry
         name = (entry.module_names or {}).get(id(module))
         if name is None:
@@ -172,33 +173,33 @@ class _CallHandler:
             self._inspector.on_module_call(name, module, args, kwargs, output)
             if thread.forward.measures_outputs and not module._modules:
                 self._measure(entry, name, module, output)
-        thread.step.add_cost(sink.clock() - began)
+        thread.step.add_cost(sink.clock() - began_ns)
 
     def _on_return(self, returned: NetworkReturned) -> None:
         sink, thread = self._sink, returned.thread
         entry, output = returned.entry, returned.output
         if self._inspector.running_passes:
-            began = sink.clock()
+            began_ns = sink.clock()
             self._inspector.on_module_call(
                 "", returned.module, returned.args, returned.kwargs, output
             )
             self._inspector.end()
-            thread.step.add_cost(sink.clock() - began)
+            thread.step.add_cost(sink.clock() - began_ns)
         if thread.forward.measures_outputs:
             thread.forward.measures_outputs = False
-            began = sink.clock()
+            began_ns = sink.clock()
             self._measure(entry, "", returned.module, output)
-            thread.step.add_cost(sink.clock() - began)
+            thread.step.add_cost(sink.clock() - began_ns)
         tensor = output if type(output) is Tensor else first_tensor(output)
         has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
         thread.call.output = None if tensor is None else weakref.ref(tensor)
         if entry.output_row_shape is None and tensor is not None:
             entry.output_row_shape = tuple(tensor.shape[1:])
-        key = has_grad, thread.last_loader
-        code = entry.forward_codes.get(key)
+        code_key = has_grad, thread.last_loader
+        code = entry.forward_codes.get(code_key)
         if code is None:
             flags = (*("grad",) * has_grad, *entry.mode_flags())
-            code = entry.forward_codes[key] = sink.events.code(
+            code = entry.forward_codes[code_key] = sink.events.code(
                 "forward", entry.index, thread.last_loader, flags
             )
         sink.events.record(thread, code)

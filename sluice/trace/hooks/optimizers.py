@@ -33,7 +33,7 @@ def watch_optimizers(sink: EventSink) -> None:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         call = local.thread.optimizer_call
         if not sink.is_on or call.running_optimizer is not None:
-            return None  # an optimizer step inside another one is a part of it
+            return None  # an inner step belongs to the outer step
         try:
             # args[0] is the optimizer itself.
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -43,10 +43,10 @@ def watch_optimizers(sink: EventSink) -> None:
                 entry.num_groups, sink.objects.has_changed = len(optimizer.param_groups), True
             if callable(closure):
                 call.num_closure_calls = 0
-                observed = _observed_closure(sink, local.thread, entry, optimizer, closure)
+                observed_closure = _wrap_closure(sink, local.thread, entry, optimizer, closure)
                 if "closure" in kwargs:
-                    return args, {**kwargs, "closure": observed}
-                return (args[0], observed, *args[2:]), kwargs
+                    return args, {**kwargs, "closure": observed_closure}
+                return (args[0], observed_closure, *args[2:]), kwargs
             _begin_step(sink, local.thread, entry, optimizer)
         except Exception as error:  # inlines ``run_safely``, to save a call
             sink.fail(error)
@@ -64,7 +64,7 @@ def watch_optimizers(sink: EventSink) -> None:
     def on_backward(begins: BackwardBegins) -> None:
         call = begins.thread.optimizer_call
         if call.running_optimizer is not None and not call.has_closure:
-            call.running_optimizer = None  # an optimizer step raised and the program caught it
+            call.running_optimizer = None  # a step raised an error, which the program caught
 
     sink.bus.subscribe(BackwardBegins, on_backward)
     sink.patches.hook(register_optimizer_step_pre_hook, before_step)
@@ -83,7 +83,7 @@ def _begin_step(
     sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optimizer: Any
 ) -> None:
     sink.steps.begin(thread, entry)
-    if optimizer._optimizer_step_pre_hooks:  # such a hook may clear gradients before the update
+    if optimizer._optimizer_step_pre_hooks:  # a pre-step hook may clear gradients
         entry.gradient_tracker.record_weight_versions()
     sink.bus.publish(StepBegins(thread, entry, optimizer))
 
@@ -98,8 +98,8 @@ def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optim
         if entry.has_irregular_closure_calls:
             sink.events.record_event(thread, "stepped", entry.index)
             entry.gradient_tracker.record_gradients()
-    # A pre-step hook that zeroes gradients does so before the update, which is a fault. A post-step
-    # hook may zero them, which is correct, so optimizers with a post-step hook are not checked.
+    # A pre-step hook that zeroes gradients is a fault: the update does not use them. A post-step
+    # hook may correctly zero gradients, so optimizers with a post-step hook are not checked.
     if (
         optimizer._optimizer_step_pre_hooks
         and not optimizer._optimizer_step_post_hooks
@@ -111,7 +111,7 @@ def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optim
         sink.bus.publish(StepEnded(entry))
 
 
-def _observed_closure(
+def _wrap_closure(
     sink: EventSink,
     thread: ThreadState,
     entry: OptimizerEntry,
@@ -120,11 +120,11 @@ def _observed_closure(
 ) -> Callable[..., Any]:
     """Return a closure that records the start of the step after its first call.
 
-    Before that call, the gradients of the step do not exist.
+    The gradients of the step do not exist before this call.
     """
 
     @functools.wraps(closure)
-    def observed(*args: Any, **kwargs: Any) -> Any:
+    def observed_closure(*args: Any, **kwargs: Any) -> Any:
         try:
             loss = closure(*args, **kwargs)
         except BaseException:
@@ -137,26 +137,26 @@ def _observed_closure(
                 sink.run_safely(_begin_step, sink, thread, entry, optimizer)
         return loss
 
-    return observed
+    return observed_closure
 
 
 def _existing_optimizers() -> list[Any]:
     """Return the optimizers that were created before the trace."""
-    classes, pending = set[type](), [torch.optim.Optimizer]
-    while pending:
-        cls = pending.pop()
+    classes, pending_classes = set[type](), [torch.optim.Optimizer]
+    while pending_classes:
+        cls = pending_classes.pop()
         if cls not in classes:
             classes.add(cls)
-            pending += cls.__subclasses__()
+            pending_classes += cls.__subclasses__()
     # Every object refers to its class, so the optimizers are among the referrers of the classes.
-    # Searching these is much faster than searching all objects of the process.
+    # Searching the referrers is much faster than searching all objects of the process.
     return [referrer for referrer in gc.get_referrers(*classes) if type(referrer) in classes]
 
 
 def _watch_zero_grad(sink: EventSink) -> None:
     original, local = torch.optim.Optimizer.zero_grad, sink.local
 
-    def record_zero(optimizer: Any) -> None:
+    def record_zero_grad(optimizer: Any) -> None:
         thread, entry = local.thread, sink.objects.optimizers.get_or_add(optimizer)
         thread.backward.is_followed_by_zeroing = True
         tracker = entry.gradient_tracker
@@ -174,18 +174,18 @@ def _watch_zero_grad(sink: EventSink) -> None:
         original(optimizer, *args, **kwargs)
         if sink.is_on:
             try:
-                record_zero(optimizer)
+                record_zero_grad(optimizer)
             except Exception as error:  # inlines ``run_safely``, to save a call
                 sink.fail(error)
 
-    def record_module_zero(_: None, module: torch.nn.Module, *__: Any, **___: Any) -> None:
+    def record_module_zero_grad(_: None, module: torch.nn.Module, *__: Any, **___: Any) -> None:
         # Which gradients were cleared is observed later, at the step.
         local.thread.backward.is_followed_by_zeroing = True
         sink.events.record_event(local.thread, "zero")
         sink.bus.publish(GradientsCleared(module))
 
     sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_grad)
-    report_calls(sink, torch.nn.Module, "zero_grad", record_module_zero)
+    report_calls(sink, torch.nn.Module, "zero_grad", record_module_zero_grad)
 
 
 def _watch_creation(sink: EventSink) -> None:

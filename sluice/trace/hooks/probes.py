@@ -1,4 +1,4 @@
-"""Probes networks: perturbs the inputs or weights of a copy after an inspected pass."""
+"""Probes networks: perturbs the inputs or weights of a copy after an inspected forward pass."""
 
 import functools
 import weakref
@@ -46,35 +46,38 @@ class InspectedPass:
 
 
 class NetworkProbes:
-    """Runs each kind of probe once for each network, and again after ``repeat``."""
+    """Runs each kind of probe once for each network, and again after ``request_repeat``."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
         self._finished_probes: set[tuple[int, str]] = set()
-        """Network and kind of each probe that was run."""
+        """Network index and kind of each probe that was run."""
 
-    def repeat(self, entry: NetworkEntry) -> None:
-        """Run all probes of a network again after its next inspected pass."""
-        self._finished_probes = {key for key in self._finished_probes if key[0] != entry.index}
+    def request_repeat(self, entry: NetworkEntry) -> None:
+        """Let all probes of a network run again after its next inspected pass."""
+        self._finished_probes = {
+            (network, kind) for network, kind in self._finished_probes if network != entry.index
+        }
 
-    def run(self, inspected: InspectedPass, network: nn.Module, loss: Tensor | None) -> None:
+    def run(self, inspected_pass: InspectedPass, network: nn.Module, loss: Tensor | None) -> None:
         """Run the probes that suit an inspected pass, before its backward pass.
 
         Args:
-            inspected: Forward pass whose inputs are perturbed.
+            inspected_pass: Forward pass whose inputs or weights are perturbed.
             network: Network of the pass.
-            loss: Tensor of the backward pass; None if there are several.
+            loss: Tensor on which the backward pass is called; None for several tensors.
         """
-        arguments = (inspected.args, inspected.kwargs)
-        match = None if loss is None else find_next_token_input(loss, arguments)
-        if match is not None:
-            tokens, position_dim = match
+        arguments = (inspected_pass.args, inspected_pass.kwargs)
+        token_match = None if loss is None else find_next_token_input(loss, arguments)
+        if token_match is not None:
+            tokens, position_dim = token_match
             probe = functools.partial(
                 perturb_later_tokens, network, arguments, tokens, position_dim=position_dim
             )
-            self._run_once(inspected, "later tokens", probe)
+            self._run_once(inspected_pass, "later tokens", probe)
         else:
-            # If the targets are the input tokens, an output that sees its own token can copy it.
+            # If the targets are the input tokens, an output that depends on the token at its own
+            # position can copy the target.
             copied_tokens = None if loss is None else find_copied_input(loss, arguments)
             if copied_tokens is not None:
                 probe = functools.partial(
@@ -82,35 +85,35 @@ class NetworkProbes:
                     network,
                     arguments,
                     copied_tokens,
-                    with_first_changed=True,
+                    with_first_perturbed=True,
                 )
-                self._run_once(inspected, "own tokens", probe)
-        ref = self._sink.local.thread.loss_calls.shifted_input
-        series = None if ref is None else ref()
+                self._run_once(inspected_pass, "own tokens", probe)
+        series_ref = self._sink.local.thread.loss_calls.shifted_input
+        series = None if series_ref is None else series_ref()
         if series is not None and any(series is t for t in tensor_arguments(arguments)):
             probe = functools.partial(perturb_later_values, network, arguments, series)
-            # The stored name covers values of a series, too.
-            self._run_once(inspected, "later tokens", probe)
-        self._run_rows_probe(inspected, network, loss)
+            # The stored kind of this probe is "later tokens" for the values of a series, too.
+            self._run_once(inspected_pass, "later tokens", probe)
+        self._run_rows_probe(inspected_pass, network, loss)
         if find_padding(arguments) is not None:
             probe = functools.partial(perturb_padding, network, arguments)
-            self._run_once(inspected, "padding", probe)
-        names: list[str] = []
-        if self._sink.steps.last >= 2:  # before that, trained parameters may lack gradients, too
-            names = self._parameters_without_gradient(inspected, network)
-        if names and loss is not None:
-            output_indices = find_reached_outputs(loss, inspected.output_nodes)
+            self._run_once(inspected_pass, "padding", probe)
+        parameter_names: list[str] = []
+        if self._sink.steps.last >= 2:  # before, trained parameters may have no gradient yet
+            parameter_names = self._parameters_without_gradient(inspected_pass, network)
+        if parameter_names and loss is not None:
+            output_indices = find_reached_outputs(loss, inspected_pass.output_nodes)
             if output_indices:
                 probe = functools.partial(
-                    perturb_weights, network, arguments, names, output_indices
+                    perturb_weights, network, arguments, parameter_names, output_indices
                 )
-                self._run_once(inspected, "weights", probe)
+                self._run_once(inspected_pass, "weights", probe)
 
     def _run_rows_probe(
-        self, inspected: InspectedPass, network: nn.Module, loss: Tensor | None
+        self, inspected_pass: InspectedPass, network: nn.Module, loss: Tensor | None
     ) -> None:
         """Probe whether outputs depend on other rows, if a layer may process rows as positions."""
-        arguments = (inspected.args, inspected.kwargs)
+        arguments = (inspected_pass.args, inspected_pass.kwargs)
         values = None if loss is None else find_row_input(arguments, loss)
         if values is None:
             return
@@ -118,34 +121,34 @@ class NetworkProbes:
         if layers:
             probe = functools.partial(perturb_other_rows, network, arguments, values)
             is_matrix = is_unbatched_sequence(values)
-            self._run_once(inspected, "rows", probe, modules=layers, is_matrix=is_matrix)
+            self._run_once(inspected_pass, "rows", probe, modules=layers, is_matrix=is_matrix)
 
     def _parameters_without_gradient(
-        self, inspected: InspectedPass, network: nn.Module
+        self, inspected_pass: InspectedPass, network: nn.Module
     ) -> list[str]:
         """Return names of trainable parameters that a pass uses and that never had a gradient."""
         objects = self._sink.objects
-        used_indices = {i for call in inspected.calls for i in call.parameters}
-        names = []
+        used_indices = {i for call in inspected_pass.calls for i in call.parameters}
+        parameter_names = []
         for name, parameter in network.named_parameters():
             entry = objects.parameters.get_or_add(parameter)
             entry.has_had_gradient = entry.has_had_gradient or parameter.grad is not None
             is_used = entry.index in used_indices
             if is_used and parameter.requires_grad and not entry.has_had_gradient:
-                names.append(name)
-        return names
+                parameter_names.append(name)
+        return parameter_names
 
     def _run_once(
-        self, inspected: InspectedPass, kind: Any, probe: Any, **probe_fields: Any
+        self, inspected_pass: InspectedPass, kind: Any, probe: Any, **probe_fields: Any
     ) -> None:
-        """Run a probe and record its effect, unless the network was already probed in this way.
+        """Run a probe and record its effect, unless this kind was already run for the network.
 
-        ``probe_fields`` are further fields of the record.
+        ``probe_fields`` are additional fields of the record.
         """
-        sink, key = self._sink, (inspected.entry.index, kind)
-        if key in self._finished_probes:
+        sink, probe_key = self._sink, (inspected_pass.entry.index, kind)
+        if probe_key in self._finished_probes:
             return
-        self._finished_probes.add(key)
+        self._finished_probes.add(probe_key)
         thread, was_running = sink.local.thread, sink.local.thread.forward.is_running
         # Neither the calls of the copy nor its losses are recorded.
         thread.forward.is_running = thread.forward.is_probe = True
@@ -158,7 +161,7 @@ class NetworkProbes:
                 "probe",
                 ProbeRecord(
                     step=sink.steps.last,
-                    network=inspected.entry.index,
+                    network=inspected_pass.entry.index,
                     probe=kind,
                     changed=effect.num_changed,
                     largest_effect=effect.largest_effect,

@@ -18,7 +18,7 @@ from sluice.trace.sink import EventSink
 _STATE_ATTRIBUTES = frozenset({"last_epoch", "num_bad_epochs", "best", "T_cur", "verbose"})
 """Attributes of schedulers that are not settings; most change at every step."""
 _MAX_LIST_LENGTH = 16
-"""Maximum length of a list of milestones or base rates that is recorded."""
+"""Maximum length of a list of milestones or base learning rates. A longer list is not recorded."""
 
 
 def get_or_add_scheduler(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> SchedulerEntry:
@@ -27,8 +27,8 @@ def get_or_add_scheduler(sink: EventSink, scheduler: Any, *, has_stepped: bool) 
     Args:
         sink: Receives the record.
         scheduler: Scheduler of the program.
-        has_stepped: Whether the scheduler has just made a step, which the caller records. Its
-            ``last_epoch`` counts this step, but ``SchedulerRecord.start`` must not.
+        has_stepped: Whether the scheduler has just made a step, which the caller records. The
+            scheduler's ``last_epoch`` counts this step, but ``SchedulerRecord.start`` must not.
     """
     entry = sink.objects.schedulers.get_or_add(scheduler)
     if entry.step_code < 0:
@@ -46,15 +46,15 @@ def get_or_add_scheduler(sink: EventSink, scheduler: Any, *, has_stepped: bool) 
 
 
 def _options(scheduler: Any) -> dict[str, float | int | bool | str | None]:
-    """Return plain settings of a scheduler, without the state that changes at every step."""
+    """Return the settings of a scheduler: single values, milestones and base learning rates."""
     options: dict[str, float | int | bool | str | None] = {}
     for name, value in vars(scheduler).items():
         if name.startswith("_") or name in _STATE_ATTRIBUTES:
             continue
         if name in ("milestones", "base_lrs"):
-            numbers = sorted(value.elements()) if hasattr(value, "elements") else list(value)
-            if len(numbers) <= _MAX_LIST_LENGTH:
-                options[name] = ", ".join(map(str, numbers))
+            list_values = sorted(value.elements()) if hasattr(value, "elements") else list(value)
+            if len(list_values) <= _MAX_LIST_LENGTH:
+                options[name] = ", ".join(map(str, list_values))
         elif isinstance(value, float | int | bool | str | None):
             options[name] = value
     return options

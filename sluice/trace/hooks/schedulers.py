@@ -14,15 +14,15 @@ from sluice.trace.sink import EventSink
 def watch_schedulers(sink: EventSink) -> None:
     """Record the steps of all schedulers.
 
-    Each class defines its own ``step``, so existing classes are hooked now, and classes that the
-    program defines later are hooked when they are defined.
+    Each class may define its own ``step``, so every class is hooked: existing classes now, and
+    later classes when the program defines them.
     """
-    pending, hooked = [LRScheduler], set[type]()
-    while pending:
-        cls = pending.pop()
-        if cls not in hooked:
-            hooked.add(cls)
-            pending += cls.__subclasses__()
+    pending_classes, hooked_classes = [LRScheduler], set[type]()
+    while pending_classes:
+        cls = pending_classes.pop()
+        if cls not in hooked_classes:
+            hooked_classes.add(cls)
+            pending_classes += cls.__subclasses__()
             _watch_class(sink, cls)
 
     def watch_subclass(cls: type[LRScheduler], /, **kwargs: Any) -> None:
@@ -46,7 +46,8 @@ def _wrap_step(sink: EventSink, original: Callable[..., Any]) -> Callable[..., A
     @functools.wraps(original)
     def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         thread = local.thread
-        # A scheduler makes a step when it is created, and some schedulers call ``step`` of others.
+        # Not recorded: the step that a scheduler makes when it is created, and the steps that one
+        # scheduler makes for another scheduler.
         if not sink.is_on or thread.in_scheduler or getattr(scheduler, "_step_count", 1) == 0:
             return original(scheduler, *args, **kwargs)
         thread.in_scheduler = True

@@ -1,4 +1,7 @@
-"""Samples rows of the input together with their targets, each row once per training phase."""
+"""Samples rows of the input together with their targets, each row once per training phase.
+
+A training phase begins with the training, with a new optimizer, or with a jump of the loss.
+"""
 
 from typing import Any
 
@@ -33,22 +36,23 @@ class TargetSampler:
         self.begin_phase()
 
     def begin_phase(self) -> None:
-        """Let rows that were sampled in the previous training phase be sampled again."""
+        """Begin a training phase, in which rows of earlier phases may be sampled again."""
         self._phase += 1
         self._num_rows_by_network: dict[int, int] = {}
         self._sampled_rows: set[int] = set()
         """Fingerprints of the sampled rows."""
-        self._scalings: dict[int, FeatureScaling] = {}
-        """Scaling of the features, fitted on the first batch, by network."""
-        self._columns: dict[int, int] = {}
-        """Column that is sampled from targets with several columns, by network."""
+        self._feature_scalings: dict[int, FeatureScaling] = {}
+        """Scaling of the row features by network, fitted on the first batch."""
+        self._target_columns: dict[int, int] = {}
+        """Index of the sampled column of the targets by network."""
 
-    def add(self, kind: str, values: Any, target: Any) -> None:
+    def add(self, kind: str, loss_input: Any, target: Any) -> None:
         """Sample the targets that a loss function compares with outputs of the last network.
 
         Args:
             kind: Name of the loss function.
-            values: Input of the loss function; an earlier call of a network may have computed it.
+            loss_input: Input of the loss function. Nothing is sampled if a network call before
+                the last call computed it.
             target: Target of the loss function.
         """
         sink, thread = self._sink, self._sink.local.thread
@@ -56,45 +60,49 @@ class TargetSampler:
         if (
             num_sampled >= _MAX_ROWS
             or not thread.call.inputs
-            or not self._comes_from_last_call(thread, values)
+            or not self._comes_from_last_call(thread, loss_input)
         ):
             return
         # Every input may determine the target, so all of them are sampled.
         inputs: list[Any] = [ref() for ref in thread.call.inputs]
         if type(target) not in TENSOR_TYPES or not all(map(_can_sample, inputs)):
             return
-        # An input that is also the target is excluded, for example in an autoencoder.
+        # An input that is also the target, as in an autoencoder, is excluded.
         inputs = [batch for batch in inputs if not _shares_memory(batch, target)]
         if not inputs or len({batch.shape[0] for batch in inputs}) > 1:
             return
-        began = sink.clock()
+        began_ns = sink.clock()
         with torch.no_grad():
             targets_and_column = target_column(
-                target, inputs[0].shape[0], self._columns.get(thread.call.network)
+                target, inputs[0].shape[0], self._target_columns.get(thread.call.network)
             )
             if targets_and_column is None:
                 return
-            targets, is_class, self._columns[thread.call.network] = targets_and_column
+            targets, is_class, self._target_columns[thread.call.network] = targets_and_column
             sample_size = sink.settings.row_sample_size
-            cache = sink.sampling.fingerprints
-            fingerprints = [
-                cache.fingerprint(batch, sample_size=sample_size, stage=LOSS)[:_MAX_ROWS]
+            fingerprint_cache = sink.sampling.fingerprints
+            fingerprints_by_input = [
+                fingerprint_cache.fingerprint(batch, sample_size=sample_size, stage=LOSS)[
+                    :_MAX_ROWS
+                ]
                 for batch in inputs
             ]
-            # One fingerprint per row, of all inputs together.
-            rows = fingerprints[0]
-            if len(fingerprints) > 1:
-                rows = (*map(hash, zip(*fingerprints, strict=True)),)
-            new_positions = [i for i, row in enumerate(rows) if row not in self._sampled_rows][
-                : _MAX_ROWS - num_sampled
-            ]
-            if not new_positions:
+            # Each row gets one fingerprint of all inputs together.
+            row_fingerprints = fingerprints_by_input[0]
+            if len(fingerprints_by_input) > 1:
+                row_fingerprints = (*map(hash, zip(*fingerprints_by_input, strict=True)),)
+            new_row_indices = [
+                i
+                for i, fingerprint in enumerate(row_fingerprints)
+                if fingerprint not in self._sampled_rows
+            ][: _MAX_ROWS - num_sampled]
+            if not new_row_indices:
                 return
-            self._sampled_rows.update(rows[i] for i in new_positions)
-            features = torch.cat([row_features(batch[new_positions]) for batch in inputs], 1)
-            scaling = self._scalings.get(thread.call.network)
+            self._sampled_rows.update(row_fingerprints[i] for i in new_row_indices)
+            features = torch.cat([row_features(batch[new_row_indices]) for batch in inputs], 1)
+            scaling = self._feature_scalings.get(thread.call.network)
             if scaling is None:
-                scaling = self._scalings[thread.call.network] = fit_scaling(features)
+                scaling = self._feature_scalings[thread.call.network] = fit_scaling(features)
             if scaling.mean.shape[0] != features.shape[1]:
                 return
             record = TargetSampleRecord(
@@ -104,22 +112,22 @@ class TargetSampler:
                 kind=kind,
                 is_class=is_class,
                 is_integer=not any(batch.is_floating_point() for batch in inputs),
-                rows=tuple(rows[i] for i in new_positions),
-                targets=tuple(targets[new_positions].tolist()),
+                rows=tuple(row_fingerprints[i] for i in new_row_indices),
+                targets=tuple(targets[new_row_indices].tolist()),
                 prior=constant_loss(kind, target),
                 num_features=features.shape[1],
                 features=encode_features(features, scaling),
             )
-        self._num_rows_by_network[thread.call.network] = num_sampled + len(new_positions)
+        self._num_rows_by_network[thread.call.network] = num_sampled + len(new_row_indices)
         sink.recorder.write("pair", record)
         if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began)
+            thread.step.add_cost(sink.clock() - began_ns)
 
-    def _comes_from_last_call(self, thread: ThreadState, values: Any) -> bool:
-        """Return whether the last network call computed the values.
+    def _comes_from_last_call(self, thread: ThreadState, loss_input: Any) -> bool:
+        """Return whether the last network call computed the input of the loss function.
 
-        Also True in three cases without a check: the network is still running, its call is the only
-        one since the last backward pass, or its output no longer exists.
+        Three cases return True without a check: the network is still running, its call is the only
+        call since the last backward pass, or its output no longer exists.
         """
         interner, num_calls = self._sink.events.interner, 0
         for code in reversed(thread.step.codes):
@@ -128,9 +136,11 @@ class TargetSampler:
                 break
             num_calls += kind == "forward"
         output = None if thread.call.output is None else thread.call.output()
-        if thread.forward.is_running or num_calls < 2 or output is None or output is values:
+        if thread.forward.is_running or num_calls < 2 or output is None or output is loss_input:
             return True
-        return type(values) is Tensor and bool(find_reached_outputs(values, [output.grad_fn]))
+        return type(loss_input) is Tensor and bool(
+            find_reached_outputs(loss_input, [output.grad_fn])
+        )
 
 
 def _can_sample(batch: Tensor | None) -> bool:

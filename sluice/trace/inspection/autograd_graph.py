@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 _MAX_NODES = 4096
-"""Maximum number of nodes of a graph that are read, nearest to the loss."""
+"""Maximum number of nodes of a graph that are read. The nodes nearest to the loss are read."""
 _MAX_RESULTS = 16
 """Maximum number of masks that are returned, and maximum number of lookups of each kind."""
 _MASK_THRESHOLD = -1e4
-"""Largest value of an additive mask at which a position counts as masked."""
-_MASK_NAMES = ("_saved_attn_mask", "_saved_attn_bias")
-"""Attributes that contain the mask in nodes of fused attention, which save no attention weights."""
+"""A position counts as masked if the value of an additive mask is at most this threshold."""
+_MASK_ATTRIBUTES = ("_saved_attn_mask", "_saved_attn_bias")
+"""Attributes that contain the mask in nodes of fused attention. Such nodes save no attention
+weights."""
 
 SHAPE_NODES = frozenset(
     f"{name}Backward{number}"
@@ -42,14 +43,14 @@ class TableLookup:
 
 def graph_nodes(loss: Tensor, *, max_nodes: int = _MAX_NODES) -> Iterator[Any]:
     """Yield the nodes of the graph of a loss, breadth-first from the loss."""
-    pending, visited = deque([loss.grad_fn]), set[Any]()
-    while pending and len(visited) < max_nodes:
-        node = pending.popleft()
+    pending_nodes, visited = deque([loss.grad_fn]), set[Any]()
+    while pending_nodes and len(visited) < max_nodes:
+        node = pending_nodes.popleft()
         if node is None or node in visited:
             continue
         visited.add(node)
         yield node
-        pending += [source for source, _ in node.next_functions]
+        pending_nodes += [source for source, _ in node.next_functions]
 
 
 def masked_key_positions(nodes: list[Any], num_rows: int, num_keys: int) -> list[Tensor]:
@@ -62,10 +63,10 @@ def masked_key_positions(nodes: list[Any], num_rows: int, num_keys: int) -> list
     """
     masks = []
     for attended in _attended_keys(nodes):
-        length = attended.shape[0]  # rows, rows x heads, or 1 if the mask is shared by all rows
-        if attended.shape[-1] != num_keys or (length % num_rows and length != 1):
+        first_size = attended.shape[0]  # rows, rows x heads, or 1 if all rows share the mask
+        if attended.shape[-1] != num_keys or (first_size % num_rows and first_size != 1):
             continue
-        num_masks = 1 if length == 1 else num_rows
+        num_masks = 1 if first_size == 1 else num_rows
         is_attended = attended.reshape(num_masks, -1, num_keys).any(1)
         masks.append(~is_attended.expand(num_rows, num_keys))
         if len(masks) >= _MAX_RESULTS:
@@ -81,13 +82,17 @@ def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
     for node in nodes:
         name = node.name()
         if name in ("SoftmaxBackward0", "SafeSoftmaxBackward0"):
-            attention = saved_tensor(node, "_saved_result")
+            attention_weights = saved_tensor(node, "_saved_result")
             dim = signed_integer(node._saved_dim)
             # A softmax over the first dimension is skipped: this dimension usually contains rows.
-            if attention is not None and attention.dim() > 1 and dim % attention.dim():
-                yield (attention > 0).movedim(dim, -1)
+            if (
+                attention_weights is not None
+                and attention_weights.dim() > 1
+                and dim % attention_weights.dim()
+            ):
+                yield (attention_weights > 0).movedim(dim, -1)
         elif name.startswith("ScaledDotProduct"):
-            masks = (saved_tensor(node, mask_name) for mask_name in _MASK_NAMES)
+            masks = (saved_tensor(node, attribute) for attribute in _MASK_ATTRIBUTES)
             mask = next((mask for mask in masks if mask is not None), None)
             if mask is not None and mask.dim() > 1:
                 yield mask if mask.dtype == torch.bool else mask > _MASK_THRESHOLD
@@ -114,9 +119,9 @@ def find_lookups(nodes: list[Any], kind: str = "Index") -> list[TableLookup]:
 
 
 def find_class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
-    """Return the class indices of each lookup in log-probabilities, and its number of classes.
+    """Return the class indices of each lookup in log-probabilities, and the number of classes.
 
-    A manually written cross-entropy does such a lookup: ``log_p[rows, classes]``.
+    A manually written cross-entropy contains such a lookup: ``log_p[rows, classes]``.
     """
     lookups: list[tuple[Tensor, int]] = []
     for node in nodes:
@@ -138,13 +143,13 @@ def signed_integer(saved: int) -> int:
 
 
 def output_shape(node: Any, output_index: int = 0) -> tuple[int, ...]:
-    """Return the shape of an output of a node; () if the node does not know it."""
-    metadata: Any = getattr(node, "_input_metadata", ())  # the inputs of the backward pass
+    """Return the shape of an output of a node; () if the shape is unknown."""
+    metadata: Any = getattr(node, "_input_metadata", ())  # one item per output of the node
     return tuple(metadata[output_index].shape) if output_index < len(metadata) else ()
 
 
 def saved_tensor(node: Any, name: str) -> Tensor | None:
-    """Return a tensor that a node saved for its backward pass; None if it was freed or absent."""
+    """Return a tensor that a node saved for its backward pass; None if it has no such tensor."""
     try:
         value = getattr(node, name, None)
     except RuntimeError:  # freed by another backward pass, or changed in place

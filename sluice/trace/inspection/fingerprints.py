@@ -15,55 +15,56 @@ from sluice.trace.records.batches import FieldRecord, FloatFieldRecord, SketchRe
 
 _MODULUS = 2**64
 _INTEGER_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integer type with elements of each size [bytes], to read the bits of other types."""
+"""Integer type by element size [bytes]. Values of other types are read as integers of their
+size."""
 _MAX_FIELDS = 8
-"""Maximum number of tensors of a batch that are inspected, from the first one on."""
-_MAX_PENDING = 2**16
+"""Number of first tensors of a batch that are inspected."""
+_MAX_PENDING_INDICES = 2**16
 """Number of pending row indices at which they are added to the fingerprints."""
 _NUM_FIRST_INDICES = 32
 """Maximum number of first row indices that are stored."""
 _SKETCH_SIZE = 1024
 """Maximum number of hashes in a sketch. The sketch of a set with more distinct values is
 incomplete."""
-_MAX_TENSORS = 1024
+_MAX_STATE_TENSORS = 1024
 """Maximum number of float tensors of a state dict. A larger state dict has the fingerprint 0."""
-_MAX_ELEMENTS_PER_TENSOR = 16
-"""Maximum number of elements of each tensor of a state dict that are fingerprinted."""
-_MAX_ELEMENTS = 2**14
+_NUM_STATE_ELEMENTS = 16
+"""Number of first elements of each tensor of a state dict that are fingerprinted."""
+_MAX_SKETCHED_ELEMENTS = 2**14
 """Maximum number of elements of a float tensor that are sketched per batch."""
-_NUM_COLUMNS = 4
+_MAX_REPEAT_COLUMNS = 4
 """Maximum number of columns of a float tensor in which repeated values are counted."""
-_MAX_REPEAT_SHARE = 0.05
-"""Maximum share of values that repeat an earlier value of their column. With a larger share, the
-values do not count as continuous."""
+_MAX_REPEATED_FRACTION = 0.05
+"""The values of a tensor count as continuous if at most this fraction of them repeats another value
+of the same column."""
 
 LOADER, NETWORK, LOSS = range(3)
-"""Stages at which a batch is fingerprinted, in this order."""
+"""Stages at which a batch is fingerprinted, in their order within a step."""
 
 
 class RowFingerprintCache:
     """Caches the row fingerprints of the last batch, which loader, network and loss often share.
 
-    Fingerprints are only reused at a later stage. At the same stage, the tensor may contain the
-    rows of the next batch, although its version is unchanged: a program may write rows through a
-    NumPy array that shares the memory of the tensor, which does not change the version.
+    Fingerprints are only reused at a later stage of the step. At the same stage, the tensor may
+    contain the rows of the next batch although its version counter is unchanged: writes through a
+    NumPy array that shares the memory of the tensor do not change the counter.
     """
 
     def __init__(self) -> None:
-        self._last: tuple[weakref.ref[Tensor], int, tuple[int, ...], int] | None = None
+        self._last_entry: tuple[weakref.ref[Tensor], int, tuple[int, ...], int] | None = None
         """Last batch, its version counter, its fingerprints, and the stage."""
 
     def fingerprint(self, batch: Tensor, *, sample_size: int, stage: int) -> tuple[int, ...]:
         """Return the ``row_fingerprints`` of a batch as integers."""
         version = -1 if batch.is_inference() else batch._version
         fingerprints: tuple[int, ...] | None = None
-        if self._last is not None:
-            last_ref, last_version, last_fingerprints, last_stage = self._last
+        if self._last_entry is not None:
+            last_ref, last_version, last_fingerprints, last_stage = self._last_entry
             if last_stage < stage and last_ref() is batch and last_version == version:
                 fingerprints = last_fingerprints
         if fingerprints is None:
             fingerprints = tuple(row_fingerprints(batch, sample_size=sample_size).tolist())
-        self._last = weakref.ref(batch), version, fingerprints, stage
+        self._last_entry = weakref.ref(batch), version, fingerprints, stage
         return fingerprints
 
 
@@ -108,7 +109,7 @@ def _unsigned_shift(value: Tensor, num_bits: int) -> Tensor:
 
 
 def make_sketch(hashes: Tensor) -> SketchRecord:
-    """Return a bottom-k sketch of a set of hashes: the smallest distinct ones."""
+    """Return a bottom-k sketch of a set of hashes: the smallest distinct hashes."""
     values = torch.unique(hashes)
     return SketchRecord(
         values=tuple(values[:_SKETCH_SIZE].tolist()), is_complete=len(values) <= _SKETCH_SIZE
@@ -125,14 +126,14 @@ def _merge_hashes(hashes: Tensor, new_hashes: Tensor) -> Tensor:
 
 
 class OrderFingerprint:
-    """Fingerprints of a sequence of row indices: one of its order, one independent of the order."""
+    """Fingerprints of a sequence of row indices: one depends on the order, the other does not."""
 
     def __init__(self) -> None:
-        self._pending: list[int] = []
+        self._pending_indices: list[int] = []
         """Added row indices that are not in the fingerprints yet."""
-        self.count = 0
-        """Number of row indices in the fingerprints: all that were added before the last call of
-        ``sketch`` or ``digests``, and possibly later ones."""
+        self.num_indices = 0
+        """Number of row indices in the fingerprints. All added row indices are counted after a call
+        of ``sketch`` or ``digests``."""
         self._ordered_digest = 0
         self._unordered_digest = 0
         self._first_indices: list[int] = []
@@ -142,7 +143,7 @@ class OrderFingerprint:
     def first_indices(self) -> tuple[int, ...]:
         """The first row indices of the sequence, at most 32."""
         return tuple(
-            [*self._first_indices, *self._pending[:_NUM_FIRST_INDICES]][:_NUM_FIRST_INDICES]
+            [*self._first_indices, *self._pending_indices[:_NUM_FIRST_INDICES]][:_NUM_FIRST_INDICES]
         )
 
     def sketch(self) -> SketchRecord:
@@ -152,30 +153,30 @@ class OrderFingerprint:
 
     def add(self, indices: Sequence[int]) -> None:
         """Add the next row indices."""
-        self._pending += indices
-        if len(self._pending) >= _MAX_PENDING:
+        self._pending_indices += indices
+        if len(self._pending_indices) >= _MAX_PENDING_INDICES:
             self._add_pending()
 
     def digests(self) -> tuple[str, str]:
         """Return two digests of the added row indices, in hexadecimal.
 
-        The first one depends on their order, the second one does not.
+        The first digest depends on the order of the row indices, the second digest does not.
         """
         self._add_pending()
         return f"{self._ordered_digest:016x}", f"{self._unordered_digest:016x}"
 
     def _add_pending(self) -> None:
         """Add the pending row indices to the fingerprints and to the sketch."""
-        hashes = mix64(torch.tensor(self._pending, dtype=torch.int64))
-        position_hashes = mix64(torch.arange(self.count, self.count + len(hashes))) | 1
+        hashes = mix64(torch.tensor(self._pending_indices, dtype=torch.int64))
+        position_hashes = mix64(torch.arange(self.num_indices, self.num_indices + len(hashes))) | 1
         self._ordered_digest = (
             self._ordered_digest + int((hashes * position_hashes).sum())
         ) % _MODULUS
         self._unordered_digest = (self._unordered_digest + int(hashes.sum())) % _MODULUS
         self._first_indices = [*self.first_indices]
         self._smallest_hashes = _merge_hashes(self._smallest_hashes, hashes)
-        self.count += len(hashes)
-        self._pending = []
+        self.num_indices += len(hashes)
+        self._pending_indices = []
 
 
 class FieldSketch:
@@ -189,9 +190,10 @@ class FieldSketch:
     def add(self, tensor: Tensor) -> None:
         """Add the first rows of the next batch."""
         rows = tensor.detach().reshape(tensor.shape[0], -1)
-        rows = rows[: max(_MAX_ELEMENTS // rows.shape[1], 1), :_MAX_ELEMENTS].cpu().contiguous()
+        num_rows = max(_MAX_SKETCHED_ELEMENTS // rows.shape[1], 1)
+        rows = rows[:num_rows, :_MAX_SKETCHED_ELEMENTS].cpu().contiguous()
         hashes = mix64(rows.view(_INTEGER_DTYPES[rows.element_size()]))
-        self._column_hashes.append(hashes[:, :: -(-hashes.shape[1] // _NUM_COLUMNS)])
+        self._column_hashes.append(hashes[:, :: -(-hashes.shape[1] // _MAX_REPEAT_COLUMNS)])
         if len(self._smallest_hashes) > _SKETCH_SIZE:
             hashes = hashes[hashes < self._smallest_hashes[-1]]
         self._smallest_hashes = _merge_hashes(self._smallest_hashes, hashes.flatten())
@@ -202,16 +204,16 @@ class FieldSketch:
         Args:
             position: Position of the tensor among the tensors of a batch, from 0.
         """
-        repeat_share = 1.0  # not continuous if batches differ in their number of columns
+        repeated_fraction = 1.0  # not continuous if batches differ in their number of columns
         if len({hashes.shape[1] for hashes in self._column_hashes}) == 1:
             columns = torch.cat(self._column_hashes).T.contiguous().sort().values
-            repeat_share = float(
+            repeated_fraction = float(
                 (columns[:, 1:] == columns[:, :-1]).double().sum() / columns.numel()
             )
         return FloatFieldRecord(
             place=position,
             values=make_sketch(self._smallest_hashes),
-            is_continuous=repeat_share <= _MAX_REPEAT_SHARE,
+            is_continuous=repeated_fraction <= _MAX_REPEATED_FRACTION,
         )
 
 
@@ -221,11 +223,12 @@ def random_state_fingerprints() -> tuple[int, int, int]:
     numpy = sys.modules.get("numpy")
     numpy_state = 0
     if numpy is not None:
-        kind, keys, *rest = numpy.random.get_state()
-        numpy_state = zlib.crc32(repr((kind, rest)).encode(), zlib.crc32(keys.tobytes()))
+        generator_name, keys, *rest = numpy.random.get_state()
+        numpy_state = zlib.crc32(repr((generator_name, rest)).encode(), zlib.crc32(keys.tobytes()))
     return (
         int(row_fingerprints(state[None], sample_size=state.numel())[0]),
-        hash(random.getstate()),
+        # Not ``hash``: before Python 3.12, the hash of None differs between processes.
+        zlib.crc32(repr(random.getstate()).encode()),
         numpy_state,
     )
 
@@ -233,27 +236,27 @@ def random_state_fingerprints() -> tuple[int, int, int]:
 def state_fingerprint(state: Any) -> int:
     """Return a fingerprint of the values of a state dict, in their order; keys do not count.
 
-    0 for other objects. Also 0 for a state dict without float tensors, with float tensors on the
-    meta device, or with more than 1,024 float tensors.
+    Return 0 for other objects, and for a state dict without float tensors, with float tensors on
+    the meta device, or with more than 1,024 float tensors.
 
     Cost:
-        Copies up to 16 elements of each tensor from its device.
+        Copies up to 16 elements of each float tensor from its device.
     """
     if not isinstance(state, Mapping):
         return 0
     tensors = [v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point()]
     # A network may have meta tensors before its weights are read from a file.
-    if not tensors or len(tensors) > _MAX_TENSORS or any(t.is_meta for t in tensors):
+    if not tensors or len(tensors) > _MAX_STATE_TENSORS or any(t.is_meta for t in tensors):
         return 0
-    samples = [t.detach().reshape(-1)[:_MAX_ELEMENTS_PER_TENSOR].float().cpu() for t in tensors]
+    samples = [t.detach().reshape(-1)[:_NUM_STATE_ELEMENTS].float().cpu() for t in tensors]
     return zlib.crc32(torch.cat(samples).numpy().tobytes()) or 1
 
 
 def plain_tensor(tensor: Tensor) -> Tensor | None:
-    """Return a tensor as a plain one, without its subclass.
+    """Return a tensor as a plain ``Tensor``, without its subclass.
 
-    None if the subclass may store its values in another way than a plain tensor, as a distributed
-    tensor does, or if the tensor of a subclass is on the meta device.
+    Return None if the subclass may store values in another way than a plain tensor, as distributed
+    tensors do. Also return None for a tensor of a subclass on the meta device.
     """
     cls = type(tensor)
     if cls is Tensor or cls is torch.nn.Parameter:
@@ -265,7 +268,7 @@ def plain_tensor(tensor: Tensor) -> Tensor | None:
 
 
 def batch_tensors(batch: Any) -> list[Tensor]:
-    """Return the tensors of a batch: itself, or the first 8 tensors of a list, tuple or dict.
+    """Return the tensors of a batch: the batch itself, or the first 8 of a list, tuple or dict.
 
     Tensors that ``plain_tensor`` cannot convert are omitted.
     """
@@ -282,7 +285,7 @@ def batch_tensors(batch: Any) -> list[Tensor]:
 def batch_fingerprint(batch: Any) -> int:
     """Return a fingerprint of the first 8 tensors of a batch, from at most 256 elements per row.
 
-    0 without tensors.
+    Return 0 if the batch has no dense, non-empty tensors.
     """
     tensors = [
         t for t in batch_tensors(batch) if t.dim() and t.numel() and t.layout == torch.strided
@@ -294,7 +297,7 @@ def batch_fingerprint(batch: Any) -> int:
 
 
 def field_record(tensor: Tensor) -> FieldRecord:
-    """Return the record of one tensor of a batch."""
+    """Return the record of one tensor of a batch, with NaN values if it is empty or complex."""
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     if not tensor.numel() or tensor.is_complex():
         nan = float("nan")
@@ -303,18 +306,18 @@ def field_record(tensor: Tensor) -> FieldRecord:
         )
     values = tensor.detach()
     if values.is_floating_point():
-        low, high = torch.aminmax(values)
+        minimum, maximum = torch.aminmax(values)
         mean = values.mean(dtype=torch.float64)
-        # The mean of non-finite values is non-finite, so few batches need the count.
+        # Values are only counted if their mean is non-finite, because a count takes another pass.
         num_non_finite = torch.tensor(0) if bool(mean.isfinite()) else (~values.isfinite()).sum()
     else:
-        low, high = torch.aminmax(values.to(torch.int64))
+        minimum, maximum = torch.aminmax(values.to(torch.int64))
         mean, num_non_finite = values.double().mean(), torch.tensor(0)
     return FieldRecord(
         shape=shape,
         dtype=dtype,
-        smallest=float(low),
-        largest=float(high),
+        smallest=float(minimum),
+        largest=float(maximum),
         mean=float(mean),
         num_non_finite=int(num_non_finite),
     )

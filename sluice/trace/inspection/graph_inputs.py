@@ -21,17 +21,17 @@ from sluice.trace.inspection.autograd_graph import (
 )
 
 _MAX_HOPS = 8
-"""Maximum number of nodes from a product to its leaf, including the leaf. The other nodes must only
-reshape."""
+"""Maximum number of nodes from a product to a leaf, including the leaf. The nodes between product
+and leaf must only reshape."""
 _MAX_USES = 256
 """Maximum number of uses of a leaf in a pass. Leaves with more uses are skipped."""
 _MAX_ELEMENTS = 2**24
-"""Maximum number of elements of all values that were combined with a leaf in several uses. Leaves
-with more are skipped."""
-_MIN_ELEMENTS = 2
+"""Maximum total number of elements of the values that are combined with a leaf in several uses. A
+leaf with more elements is skipped."""
+_MIN_FACTOR_ELEMENTS = 2
 """A tensor that is multiplied elementwise by a leaf counts as an input only if it has at least this
 number of elements. A single number is a scale."""
-_LEFT_OPERANDS = ("_saved_mat1", "_saved_self")
+_LEFT_OPERAND_NAMES = ("_saved_mat1", "_saved_self")
 """Attributes in which nodes save a left operand that may be a concatenation of inputs and state."""
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
@@ -46,8 +46,8 @@ _OPERANDS = {
     "ConvolutionBackward0": (("_saved_input", 0), ("_saved_weight", 1)),
     "MulBackward0": (("_saved_self", 0), ("_saved_other", 1)),
 }
-"""For each kind of product node: the attribute that contains the left operand and the position of
-this operand among the inputs of the node; the same for the right operand."""
+"""Left and right operand of each kind of product node: the attribute that contains the operand, and
+the position of the operand among the inputs of the node."""
 LOOKUP_NODES = ("IndexBackward0", "IndexSelectBackward0", "EmbeddingBackward0")
 _SHAPE_ONLY_NODES = SHAPE_NODES - {*LOOKUP_NODES}
 _LOG_PROBABILITY_NODES = ("LogSoftmaxBackward0",)
@@ -73,7 +73,7 @@ class LeafInput:
     is_left_operand: bool
     """Whether the values are the left operand, or the indices of a lookup in the leaf."""
     kind: str
-    """Name of the node, such as 'MmBackward0'."""
+    """Name of the autograd node of the last use, such as 'MmBackward0'."""
     columns: slice | None
     """Columns of the operand that contain the values, if the operand is a concatenation of values
     with and without a gradient; None if the values are the whole operand."""
@@ -99,31 +99,32 @@ def graph_leaves(nodes: Sequence[Any]) -> list[Tensor]:
 def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     """Return the inputs of a functional network in the order of their use, 1-D inputs last.
 
-    Inner weights are omitted: at least one of their products combines them with values that have a
-    gradient. All products must be examined, because the first one is not sufficient. In a recurrent
-    network, it multiplies an inner weight by the initial state, which has no gradient but is not an
-    input.
+    Inner weights are omitted. An inner weight has at least one product with values that have a
+    gradient. All products of a leaf are examined: in a recurrent network, the first product of an
+    inner weight is with the initial state, which has no gradient but is not an input.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``, before the backward pass.
     """
-    consumers = {source: node for node in reversed(nodes) for source, _ in node.next_functions}
-    values_by_leaf: dict[int, list[Tensor]] = {}
-    last_uses: dict[int, tuple[str, _LeafUse]] = {}  # kind of node, and the use
-    inner_weights = set[int]()
+    consumer_by_node = {
+        source: node for node in reversed(nodes) for source, _ in node.next_functions
+    }
+    values_by_leaf_id: dict[int, list[Tensor]] = {}
+    last_use_by_leaf_id: dict[int, tuple[str, _LeafUse]] = {}  # kind of node, and use
+    inner_weight_ids = set[int]()
     products = [n for n in nodes if n.name() in _OPERANDS or n.name() in LOOKUP_NODES]
     for node in sorted(products, key=lambda node: int(node._sequence_nr())):
-        for use in _leaf_uses(node, consumers.get(node)):
-            key = id(use.leaf)
-            last_uses[key] = node.name(), use
+        for use in _leaf_uses(node, consumer_by_node.get(node)):
+            leaf_id = id(use.leaf)
+            last_use_by_leaf_id[leaf_id] = node.name(), use
             if use.values is None:
-                inner_weights.add(key)
+                inner_weight_ids.add(leaf_id)
             else:
-                values_by_leaf.setdefault(key, []).append(use.values)
+                values_by_leaf_id.setdefault(leaf_id, []).append(use.values)
     inputs: list[LeafInput] = []
-    for key, values in values_by_leaf.items():
-        kind, use = last_uses[key]
-        stacked_values = None if key in inner_weights else _stack_uses(values, use.columns)
+    for leaf_id, values in values_by_leaf_id.items():
+        kind, use = last_use_by_leaf_id[leaf_id]
+        stacked_values = None if leaf_id in inner_weight_ids else _stack_uses(values, use.columns)
         if stacked_values is not None:
             inputs.append(
                 LeafInput(
@@ -148,13 +149,13 @@ def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None]
         target: Tensor | None = None
         if name in _LOSS_BY_NODE:
             target = saved_tensor(node, "_saved_target")
-            kind, values = _LOSS_BY_NODE[name], saved_tensor(node, "_saved_self")
+            kind, loss_input = _LOSS_BY_NODE[name], saved_tensor(node, "_saved_self")
         elif name in ("IndexBackward0", "GatherBackward0") and _indexes_log_probabilities(node):
-            kind, values = "cross_entropy", None
+            kind, loss_input = "cross_entropy", None
             indices = saved_indices(node) if name == "IndexBackward0" else ()
             target = indices[-1] if len(indices) == 2 else saved_tensor(node, "_saved_index")
         if target is not None:
-            loss_calls.append((kind, target.detach().squeeze(), values))
+            loss_calls.append((kind, target.detach().squeeze(), loss_input))
     return loss_calls[0] if len(loss_calls) == 1 else None
 
 
@@ -166,7 +167,7 @@ def _indexes_log_probabilities(node: Any) -> bool:
 def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
     """Return the leaves among the operands of a product or lookup, each with the other operand.
 
-    ``consumer`` is the node that uses the result; None without one.
+    ``consumer`` is the node that uses the result; None if no node uses the result.
     """
     edges = node.next_functions
     if node.name() in LOOKUP_NODES:
@@ -190,7 +191,7 @@ def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
 
 
 def _find_leaf(node: Any) -> Tensor | None:
-    """Return the leaf that an operand consists of, possibly reshaped; None for other operands."""
+    """Return the leaf if an operand is a leaf, possibly reshaped; None for other operands."""
     for _ in range(_MAX_HOPS):
         if node is None:
             return None
@@ -204,10 +205,10 @@ def _find_leaf(node: Any) -> Tensor | None:
 
 
 def _lookup_ids(node: Any) -> Tensor | None:
-    """Return the integer ids of a lookup; None for a lookup that is not one of inputs.
+    """Return the integer ids of a lookup of inputs; None for another lookup.
 
-    The result is None if the ids are a range, as in a positional embedding, or if the lookup uses
-    several index tensors, or one that is empty, a scalar or not of integers.
+    The result is None if the ids are a range, as in a positional embedding. It is also None if the
+    lookup uses several index tensors, or an index tensor that is empty, scalar or not of integers.
     """
     ids = saved_tensor(node, "_saved_index")
     if ids is None:
@@ -215,7 +216,6 @@ def _lookup_ids(node: Any) -> Tensor | None:
         ids = indices[0] if len(indices) == 1 else None
     if ids is None or ids.dtype not in _INDEX_DTYPES or not ids.dim() or not ids.numel():
         return None
-    # A range consists of the positions of a positional embedding, not of inputs.
     is_range = ids.dim() == 1 and torch.equal(ids, torch.arange(len(ids)).to(ids))
     return None if is_range else ids.detach()
 
@@ -223,7 +223,7 @@ def _lookup_ids(node: Any) -> Tensor | None:
 def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor | None:
     """Return an operand with rows first; None if it has no rows.
 
-    For a matrix product, the last dimension of the returned tensor is the one that is summed over.
+    A matrix product sums over the last dimension of the returned tensor.
 
     Args:
         values: One operand of a product.
@@ -239,7 +239,7 @@ def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor
         return values if is_left else None
     if kind in ("BmmBackward0", "BaddbmmBackward0"):
         if values.shape[0] > 1 and values.stride(0):
-            return None  # each product of the batch has other values
+            return None  # the values differ between the products of the batch
         values = values[0]
     if values.dim() == 1:
         return values[None]
@@ -247,8 +247,8 @@ def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor
 
 
 def _row_factors(values: Tensor, leaf: Tensor) -> Tensor | None:
-    """Return values that multiply a leaf row by row; None for others, such as a mask."""
-    if values.numel() < _MIN_ELEMENTS:
+    """Return values that multiply a leaf row by row; None for other values, such as a mask."""
+    if values.numel() < _MIN_FACTOR_ELEMENTS:
         return None
     if leaf.numel() == 1:
         return values[:, None] if values.dim() == 1 else values
@@ -256,7 +256,7 @@ def _row_factors(values: Tensor, leaf: Tensor) -> Tensor | None:
 
 
 def _restore_shape(rows: Tensor, consumer: Any) -> Tensor:
-    """Restore the dimensions of an operand that was flattened to a matrix."""
+    """Return an operand in the shape that it had before it was flattened to a matrix."""
     shape = output_shape(consumer) if consumer is not None and "View" in consumer.name() else ()
     if len(shape) > 2 and rows.dim() == 2 and torch.Size(shape[:-1]).numel() == rows.shape[0]:
         return rows.reshape(*shape[:-1], rows.shape[1])
@@ -264,25 +264,29 @@ def _restore_shape(rows: Tensor, consumer: Any) -> Tensor:
 
 
 def _concatenated_columns(
-    node: Any, concat: Any, saved_name: str
+    node: Any, concat_node: Any, saved_name: str
 ) -> tuple[Tensor | None, slice | None]:
-    """Return the columns of a concatenated operand that have no gradient, and their position in it.
+    """Return the columns without a gradient of a concatenated operand, and their slice.
 
-    (None, None) unless the operand is the left one and a matrix, columns are concatenated, and
-    exactly one of the concatenated parts has no gradient.
+    Return (None, None) unless the operand is a matrix on the left, ``concat_node`` concatenates
+    columns, and exactly one of the concatenated tensors has no gradient.
     """
     operand = (
         saved_tensor(node, saved_name)
-        if concat.name() == "CatBackward0" and saved_name in _LEFT_OPERANDS
+        if concat_node.name() == "CatBackward0" and saved_name in _LEFT_OPERAND_NAMES
         else None
     )
-    if operand is None or operand.dim() != 2 or signed_integer(concat._saved_dim) not in (1, -1):
+    if (
+        operand is None
+        or operand.dim() != 2
+        or signed_integer(concat_node._saved_dim) not in (1, -1)
+    ):
         return None, None
-    sources = [source for source, _ in concat.next_functions]
+    sources = [source for source, _ in concat_node.next_functions]
     if sources.count(None) != 1:
         return None, None
     position = sources.index(None)
-    widths = [0 if s is None else _width(s, output) for s, output in concat.next_functions]
+    widths = [0 if s is None else _width(s, output) for s, output in concat_node.next_functions]
     start, stop = sum(widths[:position]), operand.shape[1] - sum(widths[position:])
     if not 0 <= start < stop or 0 in widths[:position] + widths[position + 1 :]:
         return None, None
@@ -290,32 +294,33 @@ def _concatenated_columns(
 
 
 def _width(node: Any, position: int) -> int:
-    """Return the size of the last dimension of a node's output or leaf; 0 if it is unknown."""
+    """Return the size of the last dimension of a node's output or leaf; 0 if unknown."""
     if hasattr(node, "variable"):
         return int(node.variable.shape[-1])
     shape = output_shape(node, position)
     return shape[-1] if shape else 0
 
 
-def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
+def _stack_uses(use_values: list[Tensor], columns: slice | None) -> Tensor | None:
     """Return the values of all uses of a leaf, (rows, uses, ...) for several uses.
 
-    None if their shapes or dtypes differ, or if they are too large.
+    Return None if shapes or dtypes differ between the uses, or if the values are too large.
     """
     if columns is not None:
         # The operand is a concatenation of inputs and state. In the first use, the initial state
         # has no gradient either, so the whole operand was stored and is wider than in other uses.
         width = columns.stop - columns.start
-        uses = [t if t.shape[-1] == width else t[..., columns] for t in uses]
-    if len(uses) == 1:
-        return uses[0]
-    is_small = len(uses) <= _MAX_USES and len(uses) * uses[0].numel() <= _MAX_ELEMENTS
-    is_uniform = len({(t.shape, t.dtype) for t in uses}) == 1
-    return torch.stack(uses, 1) if is_small and is_uniform else None
+        use_values = [t if t.shape[-1] == width else t[..., columns] for t in use_values]
+    if len(use_values) == 1:
+        return use_values[0]
+    num_elements = len(use_values) * use_values[0].numel()
+    is_small = len(use_values) <= _MAX_USES and num_elements <= _MAX_ELEMENTS
+    is_uniform = len({(t.shape, t.dtype) for t in use_values}) == 1
+    return torch.stack(use_values, 1) if is_small and is_uniform else None
 
 
 def _select_distinct_inputs(inputs: list[LeafInput]) -> list[LeafInput]:
-    """Return the inputs without repeats, and without those whose values are all equal.
+    """Return the inputs without repeats, and without inputs whose values are all equal.
 
     An input of equal values is an initial state of zeros, or belongs to an intercept. If every
     input has equal values, the first one is returned.

@@ -15,17 +15,17 @@ from sluice.trace.records.forward_passes import PaddingMaskRecord
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
 
 _MAX_COLUMNS = 64
-"""Maximum number of columns (length of the last dimension) of an integer input. Single columns of a
-wider input are not compared with the ids of a lookup."""
+"""Maximum number of columns of an integer input (length of its last dimension) whose single columns
+are compared with the ids of a lookup."""
 _MIN_DISTINCT_IDS = 8
-"""Minimum number of distinct valid ids of an input that matches the ids of a lookup. Fewer ids may
-match by chance."""
+"""An input matches the ids of a lookup only if it has at least this number of distinct valid ids.
+Fewer ids may match by chance."""
 
 
 def graph_mask_records(
     nodes: list[Any], is_padding: Tensor, *, step: int, network: int
 ) -> Iterator[PaddingMaskRecord]:
-    """Yield for each attention layer a record of the positions it masked in rows with padding.
+    """Yield a record of each attention layer that masked positions in rows with padding.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``.
@@ -54,7 +54,7 @@ def negative_index_records(
     nodes: list[Any], *, step: int, network: int, loader: int
 ) -> Iterator[OutOfRangeIndexRecord]:
     """Yield a record of each lookup with negative indices, which count from the table's end."""
-    index_lookups = [("index", x.ids, x.table.shape[0]) for x in find_lookups(nodes)]
+    index_lookups = [("index", lookup.ids, lookup.table.shape[0]) for lookup in find_lookups(nodes)]
     index_lookups += [
         ("class index", ids, num_classes) for ids, num_classes in find_class_lookups(nodes)
     ]
@@ -63,8 +63,8 @@ def negative_index_records(
         is_negative = ids < 0
         if not bool(is_negative.any()):
             continue
-        selected_by_negative = (ids[is_negative] + num_allowed).unique()
-        selected_by_valid = ids[~is_negative].unique()
+        rows_of_negative_ids = (ids[is_negative] + num_allowed).unique()
+        rows_of_valid_ids = ids[~is_negative].unique()
         yield OutOfRangeIndexRecord(
             step=step,
             network=network,
@@ -75,7 +75,7 @@ def negative_index_records(
             largest=int(ids.max()),
             num_outside=int(is_negative.sum()),
             num_ids=ids.numel(),
-            num_shared=int(torch.isin(selected_by_negative, selected_by_valid).sum()),
+            num_shared=int(torch.isin(rows_of_negative_ids, rows_of_valid_ids).sum()),
         )
 
 
@@ -84,23 +84,25 @@ def clamped_index_records(
 ) -> Iterator[OutOfRangeIndexRecord]:
     """Yield a record of each lookup whose ids the network clamped to the size of the table.
 
-    The ids of such a lookup equal those of an input, except that ids beyond the table select its
-    last row.
+    The ids of such a lookup equal the ids of an input, except that ids beyond the table select the
+    last row of the table.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``.
-        inputs: Tensor arguments of the network. Each integer tensor may be the ids, and so may each
-            column in its last dimension.
+        inputs: Tensor arguments of the network. Each integer tensor, and each column of such a
+            tensor, may contain the ids.
         step: Number of optimizer steps so far.
         network: Index of the network.
-        loader: Index of the loader of the last batch; -1 for none.
+        loader: Index of the loader of the last batch; -1 without a loader.
     """
-    integers = [t.detach() for t in inputs if t.dtype in (torch.int64, torch.int32) and t.numel()]
-    narrow_inputs = [t for t in integers if t.dim() and t.shape[-1] <= _MAX_COLUMNS]
-    columns = [column for t in narrow_inputs for column in t.unbind(-1)]
+    integer_inputs = [
+        t.detach() for t in inputs if t.dtype in (torch.int64, torch.int32) and t.numel()
+    ]
+    narrow_inputs = [t for t in integer_inputs if t.dim() and t.shape[-1] <= _MAX_COLUMNS]
+    input_columns = [column for t in narrow_inputs for column in t.unbind(-1)]
     for lookup in (*find_lookups(nodes, "Embedding"), *find_lookups(nodes)):
         ids, num_allowed = lookup.ids.detach(), lookup.table.shape[0]
-        for input_ids in (*integers, *columns):
+        for input_ids in (*integer_inputs, *input_columns):
             if input_ids.shape != ids.shape or int(input_ids.max()) < num_allowed:
                 continue
             input_ids = input_ids.to(ids.device)

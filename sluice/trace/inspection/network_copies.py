@@ -13,10 +13,11 @@ from sluice.trace.inspection import random_state
 from sluice.trace.inspection.padding import tensor_arguments
 
 _MAX_PARAMETERS = 20_000_000
-"""Maximum number of parameters of a network that is copied."""
+"""Maximum number of parameters of a network. A larger network is not copied."""
 
 _MAX_ARGUMENT_ELEMENTS = 4_000_000
-"""Maximum number of elements of all tensor arguments of a pass together."""
+"""Maximum total number of elements of the tensor arguments of a call. If there are more, the
+network is not copied."""
 
 CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
@@ -35,7 +36,7 @@ def _can_copy(network: nn.Module, call_args: CallArguments) -> bool:
 
 @contextmanager
 def disposable_copy(network: nn.Module, call_args: CallArguments) -> Iterator[nn.Module | None]:
-    """Yield a copy of the network; None if it cannot be copied, or is too large.
+    """Yield a copy of the network; None if the network cannot be copied, or is too large.
 
     The copy is in evaluation mode and single precision, and has no hooks. Gradients are disabled
     in the block, and all random states are restored after it.
@@ -54,7 +55,7 @@ def disposable_copy(network: nn.Module, call_args: CallArguments) -> Iterator[nn
 def _copy(network: nn.Module) -> nn.Module | None:
     try:
         network_copy = copy.deepcopy(network)
-    except Exception:  # it contains objects that cannot be copied, such as non-leaf tensors
+    except Exception:  # an object cannot be copied, such as a non-leaf tensor
         return None
     for module in network_copy.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
@@ -67,9 +68,9 @@ def _copy(network: nn.Module) -> nn.Module | None:
 def _disable_attention_fast_path(module: nn.Module) -> None:
     """Let attention in evaluation mode compute what it computes in training mode.
 
-    The fast path, which torch never uses in training mode, returns NaN where a mask excludes all
-    positions; training mode returns finite values there. torch can only disable the fast path for
-    all threads (``torch.backends.mha``), which would change evaluations of the program.
+    torch has a fast path for attention in evaluation mode. If a mask excludes all positions, the
+    fast path returns NaN, but training mode returns finite values. ``torch.backends.mha`` could
+    only disable the fast path for all threads, which would change evaluations of the program.
     """
     if type(module) is nn.MultiheadAttention:
         module.dropout, module.training = 0.0, True
@@ -103,7 +104,7 @@ def run_with_perturbed_embeddings(
             return None
         if not torch.equal(args[0], ids) or output.shape[:-1] != ids.shape:
             return None
-        # A layer norm would cancel a difference that is equal in all dimensions.
+        # The difference varies between dimensions, because a layer norm would cancel a constant.
         scale = output.std() + 0.1
         difference = torch.arange(output.shape[-1], device=output.device).mul(1.7).cos() * scale
         return output + is_perturbed[..., None] * difference
@@ -120,7 +121,7 @@ def run_with_perturbed_embeddings(
 
 
 def map_tensors(call_args: CallArguments, change: Callable[[Tensor], Tensor]) -> CallArguments:
-    """Return the arguments with ``change`` applied to every tensor, also to those in containers."""
+    """Return the arguments with ``change`` applied to every tensor, also in containers."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -136,7 +137,7 @@ def map_tensors(call_args: CallArguments, change: Callable[[Tensor], Tensor]) ->
 
 
 def float_tensors(output: Any) -> Iterator[Tensor]:
-    """Yield the floating-point tensors of nested containers, in a fixed order."""
+    """Yield the plain floating-point tensors of nested containers, in a fixed order."""
     if isinstance(output, Tensor):
         if output.is_floating_point() and type(output) in (Tensor, nn.Parameter):
             yield output

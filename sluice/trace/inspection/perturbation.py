@@ -21,16 +21,20 @@ from sluice.trace.inspection.network_copies import (
 from sluice.trace.inspection.padding import find_padding, is_token_batch, tensor_arguments
 
 _RELATIVE_TOLERANCE = 1e-4
-"""Maximum change of an output that counts as rounding, as a share of the largest output."""
+"""Maximum change that counts as rounding, as a fraction of the largest absolute value of the
+output."""
 
 _MAX_ROWS = 8
-"""Maximum number of rows of a batch on which the copy runs. It runs on all rows if the rows may be
-in another dimension than the first, or if weights are perturbed."""
+"""Maximum number of rows of a batch on which the copy runs. The copy runs on all rows if the rows
+may be in another dimension than the first, or if weights are perturbed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerturbationEffect:
-    """Effect of a perturbation on the compared outputs, relative to the largest output."""
+    """Effect of a perturbation on the compared outputs.
+
+    Each change is divided by the largest absolute value of the unperturbed output.
+    """
 
     num_changed: int
     """Number of perturbed positions, rows or parameters."""
@@ -40,8 +44,9 @@ class PerturbationEffect:
     """Largest change of a compared output if real tokens are perturbed instead of padding. Measured
     only by ``perturb_padding``; otherwise NaN."""
     earlier_effect: float = float("nan")
-    """Largest change of an output before the first perturbed position. NaN unless the output at
-    this position is also compared (``with_first_changed``)."""
+    """Largest change of an output before the first perturbed position. NaN unless
+    ``with_first_perturbed`` is set; then ``largest_effect`` includes the output at this
+    position."""
     parameters: tuple[nn.Parameter, ...] = ()
     """Perturbed parameters."""
 
@@ -52,50 +57,50 @@ def perturb_later_tokens(
     ids: Tensor,
     *,
     position_dim: int = 1,
-    with_first_changed: bool = False,
+    with_first_perturbed: bool = False,
 ) -> PerturbationEffect | None:
     """Perturb the second half of each row of tokens, and compare the outputs of the first half.
 
     Args:
         network: Network to copy.
         call_args: Arguments of the network.
-        ids: Tokens among the arguments.
+        ids: Token ids, one of the tensor arguments.
         position_dim: Dimension of ``ids`` that contains the positions, 0 or 1.
-        with_first_changed: Whether to also compare the output at the first changed token itself.
+        with_first_perturbed: Whether to compare the output at the first perturbed token, too.
 
     Returns:
         The effect; None if it cannot be measured.
     """
-    known_tokens = ids.detach().unique()
-    if len(known_tokens) < 2:
+    distinct_ids = ids.detach().unique()
+    if len(distinct_ids) < 2:
         return None
 
-    def change(part: Tensor) -> Tensor:
-        # Each token becomes another token of the batch: the network may reject unknown tokens.
-        index = torch.searchsorted(known_tokens, part.contiguous())
-        other_tokens: Tensor = known_tokens[(index + 1) % len(known_tokens)]
-        return other_tokens
+    def perturb(second_half: Tensor) -> Tensor:
+        # Each token becomes another token of the batch, because the network may reject other ids.
+        indices = torch.searchsorted(distinct_ids, second_half.contiguous())
+        new_ids: Tensor = distinct_ids[(indices + 1) % len(distinct_ids)]
+        return new_ids
 
     return _perturb_second_half(
         network,
         call_args,
         ids,
-        change,
+        perturb,
         accepts_scalars=False,
         position_dim=position_dim,
-        with_first_changed=with_first_changed,
+        with_first_perturbed=with_first_perturbed,
     )
 
 
 def perturb_later_values(
     network: nn.Module, call_args: CallArguments, series: Tensor
 ) -> PerturbationEffect | None:
-    """Exchange the second halves of rows of floats, and compare the outputs of the first halves.
+    """Exchange the second halves of the rows of a series; compare the outputs of the first halves.
 
     Args:
         network: Network to copy.
         call_args: Arguments of the network.
-        series: Floats among the arguments, (rows, positions) or (rows, positions, 1).
+        series: Tensor argument of floats, (rows, positions) or (rows, positions, 1).
 
     Returns:
         The effect; None if it cannot be measured.
@@ -103,7 +108,7 @@ def perturb_later_values(
     if series.shape[0] < 2:
         return None
     return _perturb_second_half(
-        network, call_args, series, lambda part: part.roll(1, 0), accepts_scalars=True
+        network, call_args, series, lambda second_half: second_half.roll(1, 0), accepts_scalars=True
     )
 
 
@@ -111,38 +116,42 @@ def _perturb_second_half(
     network: nn.Module,
     call_args: CallArguments,
     values: Tensor,
-    change: Callable[[Tensor], Tensor],
+    perturb: Callable[[Tensor], Tensor],
     *,
     accepts_scalars: bool,
     position_dim: int = 1,
-    with_first_changed: bool = False,
+    with_first_perturbed: bool = False,
 ) -> PerturbationEffect | None:
-    """Apply ``change`` to the second half of each row, and compare outputs of the first half.
+    """Apply ``perturb`` to the second half of each row, and compare outputs of the first half.
 
-    Outputs with a vector per position are compared; if ``accepts_scalars``, also outputs with a
-    single value per position.
+    Outputs with a vector per position are compared. If ``accepts_scalars`` is set, outputs with a
+    single value per position are compared, too.
     """
     num_positions = values.shape[position_dim]
     num_unchanged = num_positions // 2
     with disposable_copy(network, call_args) as network_copy:
         if network_copy is None:
             return None
-        # Rows are only dropped if the first dimension is the rows.
+        # Rows are only dropped if the first dimension contains the rows.
         truncated_args, kept_rows = (
             _truncate_rows(call_args, values) if position_dim else (call_args, slice(None))
         )
         new_values = values.detach()[kept_rows].clone()
         second_half = new_values.narrow(position_dim, num_unchanged, num_positions - num_unchanged)
-        second_half.copy_(change(second_half))
+        second_half.copy_(perturb(second_half))
         new_args = _replace_rows(truncated_args, values, new_values, kept_rows)
         pairs: list[tuple[Tensor, Tensor]] = []
         for outputs in _compare_runs(network_copy, truncated_args, new_args):
-            plain, perturbed = (
+            unperturbed, perturbed = (
                 _with_features_last(output, new_values.shape[:2], accepts_scalars=accepts_scalars)
                 for output in outputs
             )
-            if plain is not None and perturbed is not None and plain.shape == perturbed.shape:
-                pairs.append((plain, perturbed))
+            if (
+                unperturbed is not None
+                and perturbed is not None
+                and unperturbed.shape == perturbed.shape
+            ):
+                pairs.append((unperturbed, perturbed))
         if not pairs:
             return None
 
@@ -153,8 +162,8 @@ def _perturb_second_half(
 
         return PerturbationEffect(
             num_changed=num_positions - num_unchanged,
-            largest_effect=effect_before(num_unchanged + with_first_changed),
-            earlier_effect=effect_before(num_unchanged) if with_first_changed else float("nan"),
+            largest_effect=effect_before(num_unchanged + with_first_perturbed),
+            earlier_effect=effect_before(num_unchanged) if with_first_perturbed else float("nan"),
         )
 
 
@@ -164,11 +173,11 @@ def _with_features_last(
     """Return an output with a vector per position as a tensor of shape (*shape, features).
 
     Args:
-        output: Output of the network. It may also be (rows, features, positions), as convolutions
-            return it and cross entropy takes it.
+        output: Output of the network. Its shape may also be (rows, features, positions), which
+            convolutions return and cross entropy expects.
         shape: (rows, positions) or (positions, rows).
-        accepts_scalars: Whether an output with a single value per position, and so of exactly
-            ``shape``, is returned as well.
+        accepts_scalars: Whether to also return an output of exactly ``shape``, with a single value
+            per position.
 
     Returns:
         None if the output has another shape.
@@ -188,7 +197,7 @@ def perturb_other_rows(
     Args:
         network: Network to copy.
         call_args: Arguments of the network.
-        values: Input whose first dimension is the rows of the batch.
+        values: Input whose first dimension contains the rows of the batch.
 
     Returns:
         The effect; None if it cannot be measured, for example with a single row.
@@ -200,8 +209,8 @@ def perturb_other_rows(
             return None
         truncated_args, kept_rows = _truncate_rows(call_args, values)
         new_values = values.detach()[kept_rows].clone()
-        # Exchanging rows would not suffice: without a positional encoding, attention over rows does
-        # not depend on their order.
+        # Rows are replaced, not exchanged: without a positional encoding, attention over rows does
+        # not depend on the order of the rows.
         new_values[1::2] = new_values[: len(new_values) // 2 * 2 : 2]
         new_args = _replace_rows(truncated_args, values, new_values, kept_rows)
         num_rows = len(new_values)
@@ -216,13 +225,13 @@ def perturb_other_rows(
 
 
 def perturb_padding(network: nn.Module, call_args: CallArguments) -> PerturbationEffect | None:
-    """Perturb the embeddings of padding, and in other passes those of real tokens.
+    """Perturb the embeddings of padding, and in other passes the embeddings of real tokens.
 
-    The outputs at real tokens that are not perturbed are compared.
+    The outputs at unperturbed real tokens are compared.
 
     Returns:
-        The effect; None if it cannot be measured, or if perturbing some rows changes the outputs of
-        the others: then the first dimension probably contains positions, not rows.
+        The effect; None if it cannot be measured, or if perturbed rows change the outputs of other
+        rows. The first dimension then probably contains positions, not rows.
     """
     is_padding = find_padding(call_args)
     ids = next((t for t in tensor_arguments(call_args) if is_token_batch(t)), None)
@@ -234,12 +243,12 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         truncated_args, kept_rows = _truncate_rows(call_args, ids)
         is_padding, ids = is_padding[kept_rows], ids[kept_rows]
         is_real = ~is_padding
-        # The first real token may be a class token and is not perturbed. The others are perturbed
-        # in two runs: tokens with even numbers in the first run, tokens with odd numbers in the
-        # second run.
-        token_number = is_real.cumsum(1)  # number of each real token in its row, from 1
+        # The first real token may be a class token and is not perturbed. The other real tokens
+        # are perturbed in two runs: tokens with even numbers in the first run, tokens with odd
+        # numbers in the second run.
+        token_numbers = is_real.cumsum(1)  # the first real token of each row has number 1
         real_halves = [
-            is_real & (token_number > 1) & (token_number % 2 == parity) for parity in (0, 1)
+            is_real & (token_numbers > 1) & (token_numbers % 2 == parity) for parity in (0, 1)
         ]
         if not bool(is_padding.any()) or not bool(real_halves[0].any()):
             return None
@@ -247,19 +256,21 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         no_positions = torch.zeros_like(is_padding)
         even_rows = is_even_row[:, None].expand_as(is_padding)
         runs: list[list[Tensor]] = []
-        for positions in (no_positions, no_positions, is_padding, even_rows, *real_halves):
-            outputs = run_with_perturbed_embeddings(network_copy, truncated_args, ids, positions)
+        for is_perturbed in (no_positions, no_positions, is_padding, even_rows, *real_halves):
+            outputs = run_with_perturbed_embeddings(network_copy, truncated_args, ids, is_perturbed)
             if outputs is None or len(outputs) != len(runs[0] if runs else outputs):
                 return None
             runs.append(outputs)
-        plain, repeated, padding_outputs, row_outputs, *real_outputs = runs
-        repeatable = [i for i, output in enumerate(plain) if torch.equal(output, repeated[i])]
-        if not repeatable:
+        unperturbed, repeated, padding_outputs, row_outputs, *real_outputs = runs
+        repeatable_indices = [
+            i for i, output in enumerate(unperturbed) if torch.equal(output, repeated[i])
+        ]
+        if not repeatable_indices:
             return None
         row_pairs = [
-            (plain[i], row_outputs[i])
-            for i in repeatable
-            if plain[i].shape[:1] == is_padding.shape[:1]
+            (unperturbed[i], row_outputs[i])
+            for i in repeatable_indices
+            if unperturbed[i].shape[:1] == is_padding.shape[:1]
         ]
         # Perturbed even rows must not change the outputs of odd rows.
         if (
@@ -271,15 +282,18 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         def effect(outputs: list[Tensor], excluded: Tensor) -> float:
             """Return the change of outputs at real tokens, except those at ``excluded``."""
             return _relative_effect(
-                [_select_positions(plain[i], outputs[i], is_real & ~excluded) for i in repeatable]
+                [
+                    _select_positions(unperturbed[i], outputs[i], is_real & ~excluded)
+                    for i in repeatable_indices
+                ]
             )
 
         half_effects = [effect(*pair) for pair in zip(real_outputs, real_halves, strict=True)]
         real_token_effect = (
             float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
         )
-        # The effect of padding is measured at the real tokens outside the first half. The effect of
-        # this half is measured there, too, so the two effects can be compared.
+        # The effects of padding and of the first half are both measured at the real tokens outside
+        # this half, so the two effects can be compared.
         return PerturbationEffect(
             num_changed=int(is_padding.sum()),
             largest_effect=effect(padding_outputs, real_halves[0]),
@@ -290,15 +304,15 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
 def perturb_weights(
     network: nn.Module,
     call_args: CallArguments,
-    names: Sequence[str],
+    parameter_names: Sequence[str],
     output_indices: Sequence[int],
 ) -> PerturbationEffect | None:
-    """Perturb some parameters, and compare some outputs.
+    """Perturb the given parameters, and compare the given outputs.
 
     Args:
         network: Network to copy.
         call_args: Arguments of the network.
-        names: Names of the parameters to perturb.
+        parameter_names: Names of the parameters to perturb.
         output_indices: Indices of the floating-point output tensors to compare.
 
     Returns:
@@ -307,43 +321,45 @@ def perturb_weights(
     with disposable_copy(network, call_args) as network_copy:
         if network_copy is None:
             return None
-        plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
-        for name in names:
+        unperturbed, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
+        for name in parameter_names:
             network_copy.get_parameter(name).data.mul_(-0.5).add_(0.1)
-        pair_by_index = _repeatable_pairs(plain, repeated, run_copy(network_copy, call_args))
+        pair_by_index = _repeatable_pairs(unperturbed, repeated, run_copy(network_copy, call_args))
         pairs = [pair_by_index[i] for i in output_indices if i in pair_by_index]
         if not pairs:
             return None
-        parameters = tuple(network.get_parameter(name) for name in names)
+        parameters = tuple(network.get_parameter(name) for name in parameter_names)
         return PerturbationEffect(
-            num_changed=len(names), largest_effect=_relative_effect(pairs), parameters=parameters
+            num_changed=len(parameter_names),
+            largest_effect=_relative_effect(pairs),
+            parameters=parameters,
         )
 
 
 def _compare_runs(
     network_copy: nn.Module, call_args: CallArguments, new_args: CallArguments
 ) -> Collection[tuple[Tensor, Tensor]]:
-    """Run the copy with plain and perturbed arguments; return the pairs of repeatable outputs."""
-    plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
-    return _repeatable_pairs(plain, repeated, run_copy(network_copy, new_args)).values()
+    """Run the copy with the old and the new arguments; return pairs of repeatable outputs."""
+    unperturbed, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
+    return _repeatable_pairs(unperturbed, repeated, run_copy(network_copy, new_args)).values()
 
 
 def _repeatable_pairs(
-    plain: list[Tensor] | None, repeated: list[Tensor] | None, perturbed: list[Tensor] | None
+    unperturbed: list[Tensor] | None, repeated: list[Tensor] | None, perturbed: list[Tensor] | None
 ) -> dict[int, tuple[Tensor, Tensor]]:
-    """Return pairs of a plain and a perturbed output by index, for outputs that are repeatable.
+    """Return pairs of an unperturbed and a perturbed output by index, for repeatable outputs.
 
-    ``plain`` and ``repeated`` are the outputs of two passes without a perturbation. An output is
-    repeatable if it is equal in both. {} if a pass raised an exception (its outputs are None), or
-    if the passes differ in their number of outputs.
+    ``unperturbed`` and ``repeated`` are the outputs of two passes without a perturbation. An output
+    is repeatable if both passes return the same values. Return {} if a pass raised an exception,
+    which ``None`` instead of outputs shows, or if the passes differ in their number of outputs.
     """
-    if plain is None or repeated is None or perturbed is None:
+    if unperturbed is None or repeated is None or perturbed is None:
         return {}
-    if not len(plain) == len(repeated) == len(perturbed):
+    if not len(unperturbed) == len(repeated) == len(perturbed):
         return {}
     return {
         i: (output, perturbed[i])
-        for i, output in enumerate(plain)
+        for i, output in enumerate(unperturbed)
         if torch.equal(output, repeated[i])
     }
 
@@ -351,7 +367,7 @@ def _repeatable_pairs(
 def _truncate_rows(call_args: CallArguments, values: Tensor) -> tuple[CallArguments, slice]:
     """Return the arguments with at most the first 8 rows, and the slice of these rows.
 
-    All rows are kept if another dimension has the same length, because it may be the rows.
+    All rows are kept if another dimension has the same length, because it may contain the rows.
     """
     num_rows = values.shape[0]
     other_lengths = {n for t in tensor_arguments(call_args) for n in t.shape[1:]}
@@ -367,33 +383,33 @@ def _truncate_rows(call_args: CallArguments, values: Tensor) -> tuple[CallArgume
 def _replace_rows(
     truncated_args: CallArguments, values: Tensor, new_values: Tensor, kept_rows: slice
 ) -> CallArguments:
-    """Return the arguments with ``new_values`` in place of tensors equal to the kept values."""
-    original = values[kept_rows]
+    """Return the arguments with ``new_values`` in place of tensors that equal the kept rows."""
+    old_values = values[kept_rows]
     return map_tensors(
         truncated_args,
-        lambda t: new_values if t.shape == original.shape and torch.equal(t, original) else t,
+        lambda t: new_values if t.shape == old_values.shape and torch.equal(t, old_values) else t,
     )
 
 
 def _select_positions(
-    plain: Tensor, perturbed: Tensor, is_selected: Tensor
+    unperturbed: Tensor, perturbed: Tensor, is_selected: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return two outputs at selected positions; all values of outputs without positions."""
-    if plain.dim() >= 2 and plain.shape[:2] == is_selected.shape:
-        return plain[is_selected], perturbed[is_selected]
-    return plain, perturbed
+    if unperturbed.dim() >= 2 and unperturbed.shape[:2] == is_selected.shape:
+        return unperturbed[is_selected], perturbed[is_selected]
+    return unperturbed, perturbed
 
 
 def _relative_effect(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Return the largest change from the first to the second tensor of a pair.
+    """Return the largest relative change from the first to the second tensor of a pair.
 
-    It is given as a share of the largest absolute value of the first tensor. NaN if a tensor
+    The change is divided by the largest absolute value of the first tensor. Return NaN if a tensor
     contains NaN, if a first tensor contains infinite values, or if no pair can be compared.
     """
     effects = [
-        float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))
-        for a, b in pairs
-        if a.numel() and a.shape == b.shape
+        float((first - second).abs().max() / first.abs().max().clamp_min(1e-12))
+        for first, second in pairs
+        if first.numel() and first.shape == second.shape
     ]
     if any(map(math.isnan, effects)):
         return float("nan")

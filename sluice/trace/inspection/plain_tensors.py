@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 
 TENSOR_TYPES = (Tensor, nn.Parameter)
-"""Plain tensor types. Operations of subclasses, such as distributed tensors, differ in meaning."""
+"""Plain tensor types. Subclasses are excluded: operations on a distributed tensor, for example,
+have another meaning."""
 
 _MAX_TENSORS = 4
 """Maximum number of tensors of a call to which references are returned."""
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """Return the first plain dense tensor of an output or nested container; None without one."""
+    """Return the first plain dense tensor in an output or nested container; None if it has none."""
     if isinstance(output, Tensor):
         return output if type(output) in TENSOR_TYPES and output.layout == torch.strided else None
     if isinstance(output, dict):

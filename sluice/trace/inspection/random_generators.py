@@ -12,19 +12,19 @@ from typing import Any, Literal
 import torch
 
 _MAX_DEPTH = 4
-"""Maximum number of references from a searched object to a generator."""
+"""Maximum length of a chain of references from a searched object to a generator."""
 _MAX_VISITED = 256
 """Maximum number of objects that a search visits."""
 _MAX_GENERATORS = 8
 """Number of generators after which a search ends."""
 _MAX_ITEMS = 32
-"""Maximum number of searched items of a container, attributes of an object or class, and globals of
-a function. A larger container is not searched at all; of more attributes or globals, only the first
-ones are searched."""
+"""Maximum number of items, attributes or globals of one object that are searched. A larger
+container is not searched at all. If there are more attributes or globals, only the first 32 are
+searched."""
 
 _LIBRARIES = frozenset({"builtins", "numpy", "torch", "typing"})
-"""Libraries whose methods are not searched. They draw only from attributes of their object, which
-are searched anyway, or from the global generators."""
+"""Libraries whose methods are not searched. Such a method draws random numbers only from attributes
+of its object, which are searched anyway, or from the global generators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class GeneratorSource:
     """A random generator, and the path to it."""
 
     path: str
-    """Path from a searched object, such as 'dataset.transform.generator'. For a global generator:
-    its name, such as 'numpy.random'."""
+    """Path from a searched object to the generator, such as 'dataset.transform.generator'. The path
+    of a global generator is its name, such as 'numpy.random'."""
     generator: Any
 
     def state_fingerprint(self) -> int:
-        """Return a fingerprint of the generator state, without changing it."""
+        """Return a fingerprint of the generator state, without changing the state."""
         generator = self.generator
         if isinstance(generator, torch.Generator):
             return zlib.crc32(generator.get_state().numpy().tobytes())
@@ -55,20 +55,20 @@ class GeneratorSource:
     def seed_identity(self) -> int | None:
         """Return a number that the seed determines and that drawing does not change.
 
-        None if the generator does not provide such a number.
+        Return None if the generator does not provide such a number.
         """
         generator = self.generator
         if isinstance(generator, torch.Generator):
             return int(generator.initial_seed())
         if hasattr(generator, "bit_generator"):
             state = generator.bit_generator.state
-            inner = state.get("state") if isinstance(state, dict) else None
-            if isinstance(inner, dict) and "inc" in inner:
-                return int(inner["inc"])
+            inner_state = state.get("state") if isinstance(state, dict) else None
+            if isinstance(inner_state, dict) and "inc" in inner_state:
+                return int(inner_state["inc"])
         return None
 
     def seed_fingerprint(self) -> int:
-        """Return a fingerprint of ``seed_identity``; 0 if that is unknown."""
+        """Return a fingerprint of ``seed_identity``; 0 if the identity is unknown."""
         identity = self.seed_identity()
         return 0 if identity is None else zlib.crc32(repr(identity).encode())
 
@@ -113,10 +113,10 @@ def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
     classes = generator_types()
     global_ids = {id(source.generator) for source in global_generators()}
     generators: list[GeneratorSource] = []
-    pending = [(name, value, 0) for name, value in roots.items()]
+    pending_objects = [(name, value, 0) for name, value in roots.items()]
     visited: set[int] = set()
-    while pending and len(visited) < _MAX_VISITED and len(generators) < _MAX_GENERATORS:
-        path, value, depth = pending.pop(0)
+    while pending_objects and len(visited) < _MAX_VISITED and len(generators) < _MAX_GENERATORS:
+        path, value, depth = pending_objects.pop(0)
         if id(value) in visited:
             continue
         visited.add(id(value))
@@ -124,12 +124,14 @@ def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
             if id(value) not in global_ids:
                 generators.append(GeneratorSource(path, value))
         elif depth < _MAX_DEPTH:
-            pending += [(f"{path}{name}", inner, depth + 1) for name, inner in _held_objects(value)]
+            pending_objects += [
+                (f"{path}{name}", inner, depth + 1) for name, inner in _referenced_objects(value)
+            ]
     return generators
 
 
-def _held_objects(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the objects that an object references, each with its path from that object."""
+def _referenced_objects(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the objects that ``value`` references, each with the path from ``value`` to it."""
     if isinstance(value, torch.Tensor | str | bytes | int | float | type | types.ModuleType | None):
         return
     if isinstance(value, list | tuple | dict):
@@ -152,7 +154,7 @@ def _held_objects(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _methods(owner: type) -> Iterator[tuple[str, types.FunctionType]]:
-    """Yield the methods of a class, except those of libraries. Any of them may draw numbers."""
+    """Yield the methods of a class that are not defined in a library, by path."""
     for cls in owner.__mro__:
         if cls.__module__.partition(".")[0] in _LIBRARIES:
             continue
@@ -164,7 +166,7 @@ def _methods(owner: type) -> Iterator[tuple[str, types.FunctionType]]:
 
 
 def _captured_objects(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the closure variables of a function, and the globals that it uses."""
+    """Yield the closure variables of a function, and the globals that it uses, by path."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield f".{name}", cell.cell_contents
@@ -178,6 +180,6 @@ def _captured_objects(function: types.FunctionType) -> Iterator[tuple[str, Any]]
 def used_names(code: types.CodeType) -> Iterator[str]:
     """Yield the names of globals and attributes in code, and in nested code such as lambdas."""
     yield from code.co_names
-    for part in code.co_consts:
-        if isinstance(part, types.CodeType):
-            yield from used_names(part)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from used_names(constant)

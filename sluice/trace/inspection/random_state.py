@@ -36,15 +36,15 @@ def preserve_random_state() -> Iterator[None]:
 
 
 def uses_shared_generator(network: nn.Module) -> bool:
-    """Return whether a network may draw from a generator that a copy of it would share.
+    """Return whether a network may draw from a generator that a copy of the network would share.
 
-    Searches the globals and closure variables that methods of its modules use. If one of them is a
-    function, the variables that it uses are searched, too. A generator that only other code of the
-    same file uses does not count.
+    The globals and closure variables that methods of the network's modules use are searched. If
+    such a variable is a function, the variables that this function uses are searched, too. A
+    generator that only other code of the module's file uses does not count.
     """
     generator_classes = generator_types()
     classes = {cls for module in network.modules() for cls in type(module).__mro__}
-    pending = [
+    pending_functions = [
         method
         for cls in classes
         if cls.__module__.split(".")[0] not in ("torch", "builtins")
@@ -52,17 +52,17 @@ def uses_shared_generator(network: nn.Module) -> bool:
         if isinstance(method, FunctionType)
     ]
     visited = set[FunctionType]()
-    while pending and len(visited) < _MAX_FUNCTIONS:
-        function = pending.pop()
+    while pending_functions and len(visited) < _MAX_FUNCTIONS:
+        function = pending_functions.pop()
         if function in visited or function.__module__.split(".")[0] == "torch":
             continue
         visited.add(function)
-        names = set(used_names(function.__code__))
-        used_objects = [function.__globals__.get(name) for name in names]
+        variable_names = set(used_names(function.__code__))
+        used_objects = [function.__globals__.get(name) for name in variable_names]
         used_objects += [c.cell_contents for c in function.__closure__ or () if _has_content(c)]
         if any(isinstance(value, generator_classes) for value in used_objects):
             return True
-        pending += [value for value in used_objects if isinstance(value, FunctionType)]
+        pending_functions += [value for value in used_objects if isinstance(value, FunctionType)]
     return False
 
 

@@ -20,17 +20,17 @@ class SamplerProperties:
     has_set_epoch: bool
     """Whether the sampler has a method ``set_epoch``."""
     epoch: int
-    """Epoch of the sampler; -1 if it has none."""
+    """Epoch of the sampler; -1 if it has no epoch."""
     seed: int
-    """Seed of the sampler; -1 if it has none."""
-    replicas: int
+    """Seed of the sampler; -1 if it has no seed."""
+    num_shards: int
     """Number of shards; 0 if the sampler does not shard."""
-    rank: int
+    shard_index: int
     """Index of the shard; -1 if the sampler does not shard."""
 
 
 def sampler_properties(loader: Any) -> SamplerProperties:
-    """Return the properties of a DataLoader's sampler, which may be nested in a batch sampler."""
+    """Return the properties of a DataLoader's sampler. It may be nested in a batch sampler."""
     samplers = tuple(_samplers(loader))
     return SamplerProperties(
         shuffles=any(
@@ -40,8 +40,8 @@ def sampler_properties(loader: Any) -> SamplerProperties:
         has_set_epoch=any(callable(getattr(s, "set_epoch", None)) for s in samplers),
         epoch=_first_integer(samplers, ("epoch",), -1),
         seed=_first_integer(samplers, ("seed",), -1),
-        replicas=_first_integer(samplers, ("num_replicas", "num_processes"), 0),
-        rank=_first_integer(samplers, ("rank", "process_index"), -1),
+        num_shards=_first_integer(samplers, ("num_replicas", "num_processes"), 0),
+        shard_index=_first_integer(samplers, ("rank", "process_index"), -1),
     )
 
 

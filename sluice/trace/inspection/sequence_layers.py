@@ -1,4 +1,4 @@
-"""Finds inputs whose first dimension is rows, and layers that may process the rows as positions."""
+"""Finds inputs with rows in the first dimension, and layers that may process rows as positions."""
 
 from typing import Any
 
@@ -13,19 +13,19 @@ _MAX_LOSS_NODES = 64
 
 
 def find_row_input(call_args: Any, loss: Tensor) -> Tensor | None:
-    """Return an input whose first dimension certainly is the rows of the batch.
+    """Return an input whose first dimension certainly contains the rows of the batch.
 
-    The loss must have equally many outputs and targets, and outputs of at most two dimensions. The
-    second dimension of the input may be positions. Its length must differ from the number of rows,
-    so that the two dimensions cannot be confused. It must also differ from the second dimension of
-    the targets: if the lengths were equal, there might be one target per position.
+    The input of the loss must have at most two dimensions, and as many rows as the targets. The
+    second dimension of the network's input may contain positions. Its length must differ from the
+    number of rows, so that the two dimensions cannot be confused. This length must also differ from
+    the second dimension of the targets, because there might be one target per position.
 
     Args:
         call_args: Arguments of the network.
         loss: Loss before its backward pass; its graph is read, not executed.
 
     Returns:
-        None if it is not certain for any input.
+        None if there is no such input.
     """
     shapes = _find_loss_shapes(loss)
     if shapes is None:
@@ -46,9 +46,10 @@ def find_row_input(call_args: Any, loss: Tensor) -> Tensor | None:
 def _find_loss_shapes(loss: Tensor) -> tuple[torch.Size, torch.Size] | None:
     """Return the shapes of the input and the targets that the nearest loss function saved."""
     for node in graph_nodes(loss, max_nodes=_MAX_LOSS_NODES):
-        saved = getattr(node, "_saved_self", None), getattr(node, "_saved_target", None)
-        if isinstance(saved[0], Tensor) and isinstance(saved[1], Tensor):
-            return saved[0].shape, saved[1].shape
+        loss_input = getattr(node, "_saved_self", None)
+        target = getattr(node, "_saved_target", None)
+        if isinstance(loss_input, Tensor) and isinstance(target, Tensor):
+            return loss_input.shape, target.shape
     return None
 
 
@@ -60,8 +61,8 @@ def is_unbatched_sequence(values: Tensor) -> bool:
 def layers_with_positions_first(network: nn.Module, values: Tensor) -> tuple[str, ...]:
     """Return the names of layers that may process the first dimension of an input as positions.
 
-    These are recurrent and attention layers with ``batch_first=False``. For a 2-D float tensor, all
-    recurrent and attention layers are returned, because they process it as one sequence.
+    Recurrent and attention layers with ``batch_first=False`` are returned. For a 2-D float tensor,
+    all recurrent and attention layers are returned, because they process it as one sequence.
     """
     return tuple(
         name or type(module).__name__

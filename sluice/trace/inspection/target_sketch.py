@@ -1,4 +1,4 @@
-"""At most 32 features and one target per input row, to test if targets depend on inputs."""
+"""Computes features and one target per input row, to test whether targets depend on inputs."""
 
 import base64
 from dataclasses import dataclass
@@ -8,39 +8,42 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _NUM_MEANS = 24
-"""Number of equal parts of a wide row of floats; the mean of each part is a feature."""
+"""Number of equal segments of a wide row of floats. The mean of each segment is a feature."""
 _NUM_BANDS = 8
-"""Number of frequency bands of a wide row of floats; the mean amplitude of each is a feature."""
+"""Number of frequency bands of a wide row of floats. The mean amplitude of each is a feature."""
 _FLOAT16_LIMIT = 6e4
 """Maximum absolute value of an encoded feature. The largest float16 is 65,504."""
 _NUM_BUCKETS = 24
-"""Number of buckets into which the integers of a row are counted; each count is a feature."""
+"""Number of hash buckets for the integers of a row. The count of each bucket is a feature."""
 _NUM_FIRST_INTEGERS = 8
-"""Number of first integers of a row that are themselves features, too."""
+"""Number of first integers of a row that are features themselves."""
 
 
 @dataclass(slots=True)
 class FeatureScaling:
-    """Mean and standard deviation of the features, from the first batch."""
+    """Mean and standard deviation of each feature in the first batch.
+
+    The standard deviation of a constant feature is replaced by 1.
+    """
 
     mean: Tensor
     std: Tensor
 
 
 def row_features(batch: Tensor) -> Tensor:
-    """Return features that distinguish rows, (rows, features), for a batch (rows, ...)."""
+    """Return at most 32 features of each row of a batch, (rows, features)."""
     rows = batch.detach().reshape(batch.shape[0], -1)
     if not rows.is_floating_point():
-        buckets = rows.to(torch.int64) % _NUM_BUCKETS
+        bucket_indices = rows.to(torch.int64) % _NUM_BUCKETS
         counts = torch.zeros(rows.shape[0], _NUM_BUCKETS, device=rows.device)
-        counts.scatter_add_(1, buckets, torch.ones_like(buckets, dtype=torch.float32))
+        counts.scatter_add_(1, bucket_indices, torch.ones_like(bucket_indices, dtype=torch.float32))
         return torch.cat([counts, rows[:, :_NUM_FIRST_INTEGERS].float()], 1)
     rows = torch.nan_to_num(rows.float(), 0.0, 0.0, 0.0)
     if rows.shape[1] <= _NUM_MEANS + _NUM_BANDS:
         return rows
-    parts = F.adaptive_avg_pool1d(rows[:, None], _NUM_MEANS)[:, 0]
-    bands = F.adaptive_avg_pool1d(torch.fft.rfft(rows).abs()[:, None], _NUM_BANDS)[:, 0]
-    return torch.cat([parts, bands], 1)
+    segment_means = F.adaptive_avg_pool1d(rows[:, None], _NUM_MEANS)[:, 0]
+    band_amplitudes = F.adaptive_avg_pool1d(torch.fft.rfft(rows).abs()[:, None], _NUM_BANDS)[:, 0]
+    return torch.cat([segment_means, band_amplitudes], 1)
 
 
 def fit_scaling(features: Tensor) -> FeatureScaling:
@@ -53,8 +56,8 @@ def fit_scaling(features: Tensor) -> FeatureScaling:
 def encode_features(features: Tensor, scaling: FeatureScaling) -> str:
     """Return standardized features as base64 text of float16 values."""
     standardized = ((features - scaling.mean) / scaling.std).clamp(-_FLOAT16_LIMIT, _FLOAT16_LIMIT)
-    flat = standardized.to("cpu", torch.float16).contiguous().view(torch.uint8).flatten()
-    return base64.b64encode(bytes(flat.tolist())).decode()
+    float16_bytes = standardized.to("cpu", torch.float16).contiguous().view(torch.uint8).flatten()
+    return base64.b64encode(bytes(float16_bytes.tolist())).decode()
 
 
 def decode_features(text: str, num_features: int) -> Tensor:
@@ -74,7 +77,7 @@ def target_column(
     Args:
         targets: Targets of a batch: (rows), (rows, 1), or floats (rows, columns).
         num_rows: Number of rows of the input.
-        index: Column to use if the columns are not classes; None for the one with the largest
+        index: Column to use if the columns are not classes; None for the column with the largest
             variance.
 
     Returns:
@@ -101,7 +104,7 @@ def constant_loss(kind: str, targets: Tensor) -> float | None:
     """Return the loss of the best constant prediction for targets with several columns.
 
     The mean squared error and the binary cross entropy are corrected for the number of rows: they
-    estimate the loss over many rows, which is higher than that over the rows of one batch. Return
+    estimate the loss over many rows, which is higher than the loss over one batch. Return
     None for targets with one column or one row, and for losses without a closed form.
     """
     if targets.dim() != 2 or targets.shape[1] < 2 or targets.shape[0] < 2:
@@ -112,8 +115,8 @@ def constant_loss(kind: str, targets: Tensor) -> float | None:
     if kind == "l1_loss":
         return float((table - table.median(0).values).abs().mean())
     if kind.startswith("binary_cross_entropy") and bool(((table >= 0) & (table <= 1)).all()):
-        p = table.mean(0)
-        entropy = -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))
-        # The plug-in entropy of few rows is biased downwards; this corrects it (Miller 1955).
+        means = table.mean(0)
+        entropy = -(torch.xlogy(means, means) + torch.xlogy(1 - means, 1 - means))
+        # The added term corrects the entropy, which few rows underestimate (Miller 1955).
         return float((entropy + (entropy > 0) / (2 * table.shape[0])).mean())
     return None

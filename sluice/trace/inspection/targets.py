@@ -16,15 +16,15 @@ _MAX_REACHED_NODES = 2048
 """Maximum number of autograd nodes that are searched for outputs of the network."""
 
 _MIN_POSITIONS = 8
-"""Minimum number of positions in a row of a series."""
+"""Minimum number of positions of a series."""
 
-_MIN_MATCH_SHARE = 0.98
-"""Minimum share of targets that equal the next input token; for a copied input, the token at their
-own position. Ignored targets do not count."""
+_MIN_MATCH_FRACTION = 0.98
+"""Minimum fraction of targets that equal the input token at the next position, or at the same
+position for a copied input. Ignored targets do not count."""
 
-_MAX_COPY_SHARE = 0.9
-"""Maximum share of next-token targets that equal the input token at their own position. Copies of
-the input, and text that repeats one token, have a larger share."""
+_MAX_COPY_FRACTION = 0.9
+"""Maximum fraction of next-token targets that equal the input token at the same position. In copies
+of the input, and in text that repeats one token, the fraction is larger."""
 
 
 def find_next_token_input(loss: Tensor, call_args: Any) -> tuple[Tensor, int] | None:
@@ -46,7 +46,7 @@ def find_next_token_input(loss: Tensor, call_args: Any) -> tuple[Tensor, int] | 
 
 
 def find_copied_input(loss: Tensor, call_args: Any) -> Tensor | None:
-    """Return the input tokens that are themselves the targets of a loss; None if none match."""
+    """Return the input tokens that are the targets of a loss; None if no input matches."""
     return _find_token_input(loss, call_args, _is_unshifted)
 
 
@@ -63,18 +63,18 @@ def _find_token_input(
 def _class_targets(loss: Tensor) -> list[Tensor]:
     """Return the class targets that the nodes nearest to the loss saved.
 
-    Each tensor is flattened. Ignored targets are replaced by -1.
+    Each tensor is flattened. Ignored and negative targets are replaced by -1.
     """
     targets: list[Tensor] = []
     for node in graph_nodes(loss, max_nodes=_MAX_TARGET_NODES):
         name = type(node).__name__
         if name.startswith(("NllLoss", "GatherBackward")):
-            saved: Any = getattr(node, "_saved_target", None)
-            saved = getattr(node, "_saved_index", None) if saved is None else saved
-            if isinstance(saved, Tensor) and saved.numel() and not saved.is_floating_point():
-                flat = saved.detach().reshape(-1).to(torch.int64)
-                ignored = signed_integer(getattr(node, "_saved_ignore_index", -100))
-                targets.append(torch.where((flat == ignored) | (flat < 0), -1, flat))
+            target: Any = getattr(node, "_saved_target", None)
+            target = getattr(node, "_saved_index", None) if target is None else target
+            if isinstance(target, Tensor) and target.numel() and not target.is_floating_point():
+                ids = target.detach().reshape(-1).to(torch.int64)
+                ignore_index = signed_integer(getattr(node, "_saved_ignore_index", -100))
+                targets.append(torch.where((ids == ignore_index) | (ids < 0), -1, ids))
     return targets
 
 
@@ -116,9 +116,9 @@ def find_shifted_input(inputs: Sequence[Any], targets: Any) -> Any:
 
 
 def _is_series(values: Tensor) -> bool:
-    """Return whether values are floats of shape (rows, positions) or (rows, positions, 1).
+    """Return whether values are floats, (rows, positions) or (rows, positions, 1).
 
-    There must be 8 or more positions.
+    A series has at least 8 positions.
     """
     if values.dim() == 3 and values.shape[2] == 1:
         values = values[..., 0]
@@ -131,7 +131,7 @@ def _is_unshifted(ids: Tensor, targets: Tensor) -> bool:
         return False
     is_included = targets >= 0
     is_same = (targets == ids.reshape(-1)) & is_included
-    return 0 < int(is_included.sum()) * _MIN_MATCH_SHARE <= int(is_same.sum())
+    return 0 < int(is_included.sum()) * _MIN_MATCH_FRACTION <= int(is_same.sum())
 
 
 def _is_shifted_transposed(ids: Tensor, targets: Tensor) -> bool:
@@ -145,17 +145,17 @@ def _is_shifted_transposed(ids: Tensor, targets: Tensor) -> bool:
 def _is_shifted(ids: Tensor, targets: Tensor) -> bool:
     """Return whether the targets are the next tokens.
 
-    The last token of each row may have a target or not.
+    There may be a target for the last token of each row, or not.
     """
     num_rows, length = ids.shape
-    for width in (length, length - 1):
-        if targets.numel() != num_rows * width:
+    for num_targets in (length, length - 1):
+        if targets.numel() != num_rows * num_targets:
             continue
-        columns = targets.reshape(num_rows, width)[:, : length - 1]
-        is_included = columns >= 0
-        num_included = int(is_included.sum())
-        next_share = int(((columns == ids[:, 1:]) & is_included).sum()) / max(num_included, 1)
-        same_share = int(((columns == ids[:, :-1]) & is_included).sum()) / max(num_included, 1)
-        if next_share >= _MIN_MATCH_SHARE and same_share <= _MAX_COPY_SHARE:
+        row_targets = targets.reshape(num_rows, num_targets)[:, : length - 1]
+        is_included = row_targets >= 0
+        num_included = max(int(is_included.sum()), 1)
+        next_fraction = int(((row_targets == ids[:, 1:]) & is_included).sum()) / num_included
+        same_fraction = int(((row_targets == ids[:, :-1]) & is_included).sum()) / num_included
+        if next_fraction >= _MIN_MATCH_FRACTION and same_fraction <= _MAX_COPY_FRACTION:
             return True
     return False

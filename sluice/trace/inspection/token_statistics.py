@@ -25,44 +25,45 @@ def is_token_sequence(batch: Tensor) -> bool:
 
 
 class TokenCounts:
-    """Counts over batches of tokens, such as the rows that begin with one or several BOS tokens.
+    """Counts rows of tokens over batches, such as the rows that begin with several BOS tokens.
 
     Args:
         batch: First batch, (rows, positions).
     """
 
     def __init__(self, batch: Tensor) -> None:
-        self._first = int(batch[:, 0].to(torch.int64).mode().values)
+        self._first_token = int(batch[:, 0].to(torch.int64).mode().values)
         """Most frequent first token of a row in the first batch, for example BOS."""
         self._num_rows = 0
         self._num_positions = 0
         """Number of positions of a row in the last batch."""
-        self._num_first = 0
-        """Number of rows that begin with the token ``_first``."""
-        self._num_doubled = 0
-        """Number of rows that begin with the token ``_first`` twice and do not contain it again."""
-        self._num_longer = 0
-        """Number of rows that begin with the token ``_first`` three or more times."""
+        self._num_first_token_rows = 0
+        """Number of rows that begin with the token ``_first_token``."""
+        self._num_doubled_rows = 0
+        """Number of rows that begin with the token ``_first_token`` twice and do not contain it
+        again."""
+        self._num_longer_rows = 0
+        """Number of rows that begin with the token ``_first_token`` three or more times."""
         self._num_ignored_batches = 0
         """Number of batches that contain only the ignore index."""
-        self._low, self._high = 2**63 - 1, -(2**63)
+        self._smallest, self._largest = 2**63 - 1, -(2**63)
 
     def add(self, batch: Tensor) -> None:
         """Add one batch."""
         ids = batch.detach()
-        is_first = ids == self._first
+        is_first = ids == self._first_token
         begins_with_first = is_first[:, 0]
         is_doubled = begins_with_first & is_first[:, 1] & (is_first.sum(1) == 2)
         is_longer = begins_with_first & is_first[:, 1] & is_first[:, 2]
-        low, high = torch.aminmax(ids)
-        # One read from the device for all values.
+        minimum, maximum = torch.aminmax(ids)
+        # All values are read from the device at once.
         num_first, num_doubled, num_longer, smallest, largest = torch.stack(
-            [begins_with_first.sum(), is_doubled.sum(), is_longer.sum(), low, high]
+            [begins_with_first.sum(), is_doubled.sum(), is_longer.sum(), minimum, maximum]
         ).tolist()
-        self._num_first += num_first
-        self._num_doubled += num_doubled
-        self._num_longer += num_longer
-        self._low, self._high = min(self._low, smallest), max(self._high, largest)
+        self._num_first_token_rows += num_first
+        self._num_doubled_rows += num_doubled
+        self._num_longer_rows += num_longer
+        self._smallest, self._largest = min(self._smallest, smallest), max(self._largest, largest)
         self._num_ignored_batches += smallest == largest == IGNORE_INDEX
         self._num_positions = ids.shape[1]
         self._num_rows += ids.shape[0]
@@ -71,14 +72,14 @@ class TokenCounts:
         """Return the counts so far."""
         return TokenRecord(
             num_positions=self._num_positions,
-            smallest=self._low,
-            largest=self._high,
-            first=self._first,
+            smallest=self._smallest,
+            largest=self._largest,
+            first=self._first_token,
             num_rows=self._num_rows,
             num_ignored=self._num_ignored_batches,
-            num_first=self._num_first,
-            num_doubled=self._num_doubled,
-            num_longer=self._num_longer,
+            num_first=self._num_first_token_rows,
+            num_doubled=self._num_doubled_rows,
+            num_longer=self._num_longer_rows,
         )
 
 
@@ -99,36 +100,39 @@ def align_with_next_tokens(
     if targets.numel() not in (num_rows * num_positions, num_rows * (num_positions - 1)):
         return None
     targets, is_included = targets.reshape(num_rows, -1), is_included.reshape(num_rows, -1)
-    width = targets.shape[1]
+    num_targets = targets.shape[1]
     # Target t corresponds to token t + 1; the last target may have no token.
-    next_ids = ids[:, 1 : width + 1]
+    next_ids = ids[:, 1 : num_targets + 1]
     is_included_next = is_included[:, : next_ids.shape[1]]
     is_next = (targets[:, : next_ids.shape[1]] == next_ids) & is_included_next
     # If a network shifts its input itself, its targets are the input tokens.
-    is_same = (targets == ids[:, :width]) & is_included
+    is_same = (targets == ids[:, :num_targets]) & is_included
     next_share = float(is_next.sum()) / max(int(is_included_next.sum()), 1)
     same_share = (
-        float(is_same.sum()) / max(int(is_included.sum()), 1) if width == num_positions else 0.0
+        float(is_same.sum()) / max(int(is_included.sum()), 1)
+        if num_targets == num_positions
+        else 0.0
     )
-    position = torch.arange(width, device=ids.device)
-    last_included = torch.where(is_included, position, -1).amax(1)
-    tail_lengths = width - 1 - last_included  # number of ignored targets at the end of each row
+    positions = torch.arange(num_targets, device=ids.device)
+    last_included = torch.where(is_included, positions, -1).amax(1)
+    # Number of ignored targets at the end of each row.
+    tail_lengths = num_targets - 1 - last_included
     # Rows in which every target is ignored have no last included target.
     has_target_and_tail = (tail_lengths > 0) & (last_included >= 0)
     last_targets = targets.gather(1, last_included.clamp(min=0)[:, None])[:, 0][has_target_and_tail]
-    distinct_last_targets, counts = last_targets.unique(return_counts=True)
+    distinct_last_targets, last_target_counts = last_targets.unique(return_counts=True)
     num_last_targets = last_targets.numel()
     return NextTokenTargets(
         num_rows=num_rows,
-        num_positions=width,
-        is_shifted=width < num_positions,
+        num_positions=num_targets,
+        is_shifted=num_targets < num_positions,
         targets_are_inputs=same_share > next_share,
         next_share=max(next_share, same_share),
         num_tails=int((tail_lengths > 0).sum()),
         shortest_tail=int(tail_lengths.min()) if num_rows else 0,
         longest_tail=int(tail_lengths.max()) if num_rows else 0,
         num_last=distinct_last_targets.numel(),
-        last_share=int(counts.max()) / num_last_targets if num_last_targets else 0.0,
+        last_share=int(last_target_counts.max()) / num_last_targets if num_last_targets else 0.0,
         num_unsupervised=int((last_included < 0).sum()),
     )
 
@@ -136,7 +140,7 @@ def align_with_next_tokens(
 def best_alignment(
     inputs: Iterable["weakref.ref[Tensor]"], targets: Tensor, is_included: Tensor
 ) -> NextTokenTargets | None:
-    """Return the alignment of targets with the token input that most of them match.
+    """Return the alignment of targets with the token input that matches most targets.
 
     Args:
         inputs: References to the inputs of the network.
@@ -144,7 +148,7 @@ def best_alignment(
         is_included: Mask of the targets that are not ignored; same shape as ``targets``.
 
     Returns:
-        The alignment; None without a token input of a matching size.
+        The alignment; None if no token input has a matching size.
     """
     alignments = (
         align_with_next_tokens(ids, targets, is_included)

@@ -1,5 +1,7 @@
 """Fingerprints of batches that several hooks receive (TRACE-11)."""
 
+import random
+
 import numpy as np
 import torch
 
@@ -8,6 +10,7 @@ from sluice.trace.inspection.fingerprints import (
     NETWORK,
     OrderFingerprint,
     RowFingerprintCache,
+    random_state_fingerprints,
 )
 
 
@@ -33,3 +36,13 @@ def test_the_first_indices_continue_after_a_digest():
     assert order.first_indices == (3, 1, 2, *range(29))
     order.digests()
     assert order.first_indices == (3, 1, 2, *range(29))
+
+
+def test_the_fingerprint_of_the_python_state_is_equal_in_all_processes():
+    state = random.getstate()
+    try:
+        random.seed(1)
+        _, python_fingerprint, _ = random_state_fingerprints()
+    finally:
+        random.setstate(state)
+    assert python_fingerprint == 2575569746
