@@ -272,8 +272,8 @@ def _build_finding(
         severity="error",
         step=max(evaluation.first_step, 1),  # first_step is 0 before the first optimizer step
         what=f"{network_name(trace, training.network)}: inputs are preprocessed differently in "
-        f"the evaluation. {kind.capitalize()} {_position_text(kind, training_column, training)} has "
-        f"mean {training_column.mean:.4g} and standard deviation {training_column.std:.4g} in "
+        f"the evaluation. {kind.capitalize()} {_position_text(kind, training_column, training)} "
+        f"has mean {training_column.mean:.4g} and standard deviation {training_column.std:.4g} in "
         f"training ({training.num_rows} rows), and mean {evaluation_column.mean:.4g} and "
         f"standard deviation {evaluation_column.std:.4g} in the evaluation ({evaluation.num_rows} "
         f"rows). Over {pluralize(len(pairs), kind)}, the median shift is {shift:.2g} standard "

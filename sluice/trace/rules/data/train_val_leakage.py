@@ -73,9 +73,9 @@ class TrainValLeakageSettings(Settings):
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Forward passes without gradients count as part of the training loop, and not "
-        "as an evaluation, if their rows differ from those at a neighboring step. At least this "
-        "number of steps must have such passes.",
+        description="Evaluation passes count as part of the training loop if their rows differ "
+        "from the rows of the passes at a neighboring step. At least this number of steps must "
+        "have such passes.",
     )
     min_action_steps: int = Field(
         8,
@@ -161,7 +161,7 @@ def _drop_single_row_passes(
 def _drop_training_loop_passes(
     settings: TrainValLeakageSettings, evaluation: list[RowsRecord], *, num_optimizers: int
 ) -> list[RowsRecord]:
-    """Drop passes without gradients on different rows at consecutive steps: they are no evaluation.
+    """Drop passes on different rows at consecutive steps, which belong to the training loop.
 
     Examples are the next states in reinforcement learning, and the tokens that a decoder generates.
     If several optimizers alternate, steps up to ``num_optimizers`` apart count as consecutive.

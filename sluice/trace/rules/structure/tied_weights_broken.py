@@ -26,11 +26,11 @@ class TiedWeightsBrokenSettings(Settings):
     """Thresholds of the rule ``TIED_WEIGHTS_BROKEN``."""
 
     min_rows: int = Field(
-        8, ge=1, description="Minimum number of rows of an embedding for a finding."
+        8, ge=1, description="A finding requires an embedding with at least this number of rows."
     )
 
 
-_FIX = "Assign the embedding's weight to the output layer after every change of either."
+_FIX = "Assign the embedding's weight to the output layer after each change of one of the two."
 
 
 def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
@@ -50,7 +50,7 @@ def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trace
                         what=f"{name} and {other_name} were one parameter up to step "
                         f"{new_membership.step - 1}, and are two parameters now.",
                         cause="One of the weights was reassigned or created again after the "
-                        "tying. The two diverge from this step on.",
+                        "tying. The two weights diverge from this step on.",
                         fix=_FIX,
                         num_names=len(parameter.names),
                     )
@@ -94,7 +94,7 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
                     what=f"{name} and {other_name} are tied in the first {network.kind}. In "
                     f"{network.name}, which was created later and loaded a state, they are two "
                     "parameters.",
-                    cause="The weights were not tied again. The two diverge from this step on.",
+                    cause="The weights were not tied again, so they diverge from this step on.",
                     fix=_FIX,
                     num_names=len(indices),
                 )
@@ -124,8 +124,8 @@ def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trace
                     confidence=0.95,
                     what=f"{names[embedding]} and {names[other]} started with the same "
                     f"{record.shape[0]} x {record.shape[1]} values but are two parameters.",
-                    cause="The weight tying of output and embedding was lost in a copy: the "
-                    "two diverge from the first step on.",
+                    cause="The weight tying was lost when the network was copied, so the weights "
+                    "diverge from the first step on.",
                     fix=_FIX,
                     num_rows=record.shape[0],
                 )
@@ -133,11 +133,11 @@ def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trace
 
 
 def _detect_declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
-    """Detect a network that starts with two weights although its settings declare weight tying."""
+    """Detect a network without tied weights although its settings declare weight tying."""
     records, names = parameter_records(trace), parameter_names(trace)
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters if p.index in network.parameters}
-        # A network that ties any of its parameters has applied the setting.
+        # Skip a network with tied parameters: it has applied the setting.
         if any(
             sum(n.startswith(network.name + ".") for n in p.names) > 1 for p in parameters.values()
         ):
@@ -175,14 +175,14 @@ def _detect_replaced(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Tra
             ) or not all(s.value for s in tying_settings):
                 continue
             return rule.finding(
-                # A new output layer with the old embedding may be intentional.
+                # A new output layer, without a new embedding, may be intentional.
                 severity="error" if new_weight in embedding_weights else "confirm",
                 step=membership.step,
                 confidence=0.95,
                 what=f"{names[new_weight]} and {names[other]} were one parameter when the network "
                 f"was created. {names[new_weight]} was replaced before the first step, so they are "
                 "two parameters now.",
-                cause="The weights were not tied again. The two diverge from the first step on.",
+                cause="The weights were not tied again, so they diverge from the first step on.",
                 fix=_FIX,
                 num_names=2,
             )
@@ -225,29 +225,31 @@ def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int
 
 
 def _could_be_tied(
-    settings: TiedWeightsBrokenSettings, one: ParameterRecord | None, other: ParameterRecord | None
+    settings: TiedWeightsBrokenSettings,
+    first: ParameterRecord | None,
+    second: ParameterRecord | None,
 ) -> bool:
-    """Whether two trainable parameters of equal shape could be one tied parameter."""
+    """Whether two parameters are trainable matrices of equal shape, which could be tied."""
     return (
-        one is not None
-        and other is not None
-        and one.index != other.index
-        and one.is_trainable
-        and other.is_trainable
-        and one.shape == other.shape
-        and len(one.shape) == 2
-        and one.shape[0] >= settings.min_rows
+        first is not None
+        and second is not None
+        and first.index != second.index
+        and first.is_trainable
+        and second.is_trainable
+        and first.shape == second.shape
+        and len(first.shape) == 2
+        and first.shape[0] >= settings.min_rows
     )
 
 
 def _tying_settings(
-    network: NetworkRecord, one: ParameterRecord, other: ParameterRecord
+    network: NetworkRecord, first: ParameterRecord, second: ParameterRecord
 ) -> list[TyingSettingRecord]:
     """Return the weight-tying settings of the modules that contain both parameters."""
     return [
         setting
         for setting in network.tying_settings
-        if all(any(n.startswith(setting.owner + ".") for n in p.names) for p in (one, other))
+        if all(any(n.startswith(setting.owner + ".") for n in p.names) for p in (first, second))
     ]
 
 

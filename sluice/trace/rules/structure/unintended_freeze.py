@@ -1,7 +1,7 @@
 """Detects layers that are probably frozen by mistake.
 
 In this module, a weight matrix is any parameter with at least two dimensions. Biases and the
-weights of norms have one dimension and do not count.
+weights of normalization layers have one dimension and do not count.
 """
 
 import math
@@ -29,35 +29,36 @@ class UnintendedFreezeSettings(Settings):
     min_frozen_matrices: int = Field(
         2,
         ge=1,
-        description="Minimum number of frozen weight matrices, for a finding that all matrices are "
-        "frozen, or that the frozen ones have their initial values.",
+        description="Two kinds of findings require at least this number of matrices: that all "
+        "weight matrices are frozen, and that frozen weight matrices have their initial values.",
     )
     min_values: int = Field(
         100,
         ge=1,
-        description="Minimum number of values of a weight matrix, for its largest value to show "
-        "whether the matrix has its initial values.",
+        description="Only a weight matrix with at least this number of values is checked for "
+        "initial values: the largest of few values says nothing about the bound of the "
+        "initialization.",
     )
     min_bound_ratio: float = Field(
         0.95,
         gt=0,
         le=1,
-        description="Minimum ratio of the largest absolute value of a weight matrix to the bound "
-        "of a uniform initialization, for the matrix to count as untrained.",
+        description="A weight matrix counts as untrained only if the ratio of its largest "
+        "absolute value to the bound of a uniform initialization is at least this number.",
     )
     min_inner_matrices: int = Field(
         4,
         ge=1,
-        description="Minimum number of frozen weight matrices between the first and the last one, "
-        "for a finding that only these two are trained.",
+        description="A finding that only the first and the last weight matrix are trained "
+        "requires at least this number of weight matrices between the two.",
     )
     min_inner_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of values in the frozen matrices between the first and the "
-        "last one, for a finding that only these two are trained. The share is relative to the "
-        "values of all weight matrices.",
+        description="A finding that only the first and the last weight matrix are trained "
+        "requires that the matrices between the two contain at least this share of the values of "
+        "all weight matrices.",
     )
 
 
@@ -106,7 +107,7 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
                 f"are frozen, including all {len(weight_matrices)} weight matrices and the "
                 "output layer: "
                 f"{list_names(first_names(reversed(frozen_matrices)))}.",
-                cause="Only norms and biases are trained; the output layer does not learn.",
+                cause="Only normalization layers and biases are trained, not the output layer.",
                 fix="Set requires_grad to True for the output layer, or for all layers that "
                 "should be trained.",
                 num_frozen=len(frozen_parameters),
@@ -155,9 +156,9 @@ def _find_untrained_matrices(
     """Return the frozen weight matrices that still have their initial values.
 
     Only matrices that are in an optimizer and never had a gradient are checked. [] if fewer than
-    half of them, or fewer than ``min_frozen_matrices``, have their initial values. The largest of
-    many uniform initial values is just below the bound of the initialization; after training, the
-    largest value usually exceeds the bound.
+    half of the checked matrices, or fewer than ``min_frozen_matrices``, have their initial values.
+    The largest of many uniform initial values is just below the bound of the initialization; after
+    training, the largest value usually exceeds the bound.
     """
     optimized = trace.membership.optimized if trace.membership is not None else frozenset()
     optimizer_matrices = [
@@ -205,10 +206,10 @@ def _build_untrained_finding(
         what=f"{network.name}: {len(frozen_matrices)} weight matrices are frozen. At least "
         f"{len(untrained_matrices)} of them are in the optimizer and have torch's initial values: "
         f"{list_names(first_names(untrained_matrices))}.",
-        cause="A backbone is frozen that was neither loaded nor trained, or that should have been "
-        "unfrozen later.",
-        fix="Load its weights, or call requires_grad_(True) where it should be trained, and "
-        "print the number of trainable parameters.",
+        cause="The frozen layers were neither loaded nor trained, or should have been unfrozen "
+        "later.",
+        fix="Load the weights of these layers, or call requires_grad_(True) when their training "
+        "should start. Print the number of trainable parameters.",
         num_frozen=len(frozen_matrices),
         num_parameters=len(network.parameters),
     )
@@ -232,7 +233,7 @@ def _find_inner_matrices(
 ) -> list[ParameterRecord]:
     """Return the weight matrices between the first and the last one if only these two are trained.
 
-    [] otherwise, or if the matrices between them contain too small a share of all values.
+    [] otherwise, or if the matrices between the two are too few or contain too few of all values.
     """
     last_calls = next(
         (f.calls for f in reversed(trace.forward_passes) if f.network == network.index), ()
@@ -280,10 +281,10 @@ UNINTENDED_FREEZE = Rule(
     priority=160,
     requires="A snapshot of the networks and optimizers. A finding about misspelled attributes "
     "also requires an attribute with a name that resembles requires_grad.",
-    contradicted_by="An intentional tuning of norms or biases alone.",
-    abstains="At least one weight matrix is trained, and the frozen ones were loaded or are in no "
-    "optimizer, such as a backbone below a new head. If only the first and the last weight matrix "
-    "are trained, a finding is still possible.",
+    contradicted_by="An intentional tuning of normalization layers or biases alone.",
+    abstains="At least one weight matrix is trained, and the frozen matrices were loaded or are "
+    "in no optimizer, such as a backbone below a new head. But if only the first and the last "
+    "weight matrix are trained, a finding is possible.",
     settings=UnintendedFreezeSettings(),
     judge=_judge,
 )
