@@ -74,8 +74,8 @@ class ConstantColumnSettings(Settings):
         32,
         ge=1,
         description="A table counts as narrow if it has at most this number of columns. In a "
-        "wider table, isolated constant columns are not reported. Several constant columns among "
-        "standardized columns then need confirmation.",
+        "wider table, isolated constant columns are not reported, and a finding about several "
+        "constant columns among standardized columns needs confirmation.",
     )
     max_standardized_mean: float = Field(
         0.3,
@@ -153,7 +153,7 @@ def _detect_constant_columns(
     constant_columns = [
         c
         for c in training.columns
-        # A column of ones at either end is an intercept.
+        # Leave out a column of ones at either end: it is an intercept.
         if c.smallest == c.largest and not (c.smallest == 1 and c.column in end_column_indices)
     ]
     if (
@@ -167,7 +167,7 @@ def _detect_constant_columns(
         "they are a large part of the table and have different values": constant_columns
         if _are_large_part_of_table(settings, constant_columns, training)
         else [],
-        "an evaluation contains other values at the same position": _find_varying_in_evaluation(
+        "the values vary in an evaluation": _find_varying_in_evaluation(
             settings, constant_columns, training, evaluations
         ),
         "all columns that vary are standardized": constant_columns
@@ -329,23 +329,23 @@ def _are_isolated(
     sine and cosine of an hour that is always midnight. Constant columns next to a 0/1 column do not
     count, because they may be one-hot columns of categories without rows.
     """
-    positions = [c.column for c in constant_columns]
+    indices = [c.column for c in constant_columns]
     values = {c.smallest for c in constant_columns}
-    first, last = min(positions), max(positions)
+    first_index, last_index = min(indices), max(indices)
     if (
         record.loader < 0
         or len(record.shape) != 2
         or record.num_rows < settings.min_table_rows
         or not len(record.columns) == record.shape[1] <= settings.max_narrow_columns
         or len(constant_columns) > settings.max_isolated_columns
-        or last - first != len(values) - 1  # not adjacent, or equal values
+        or last_index - first_index != len(values) - 1  # not adjacent, or equal values
         or 0 not in values
     ):
         return False
     return not any(
         (c.smallest, c.largest) == (0, 1)
         for c in record.columns
-        if c.column in (first - 1, last + 1)
+        if c.column in (first_index - 1, last_index + 1)
     )
 
 
@@ -380,10 +380,10 @@ CONSTANT_COLUMN = Rule(
     requires="200 training rows of at least five columns of floats.",
     contradicted_by="A column that is reserved for later use.",
     abstains="Another network returns rows of this shape, so the column may be an inactive "
-    "feature of an encoder; nothing indicates missing values, such as standardized columns beside "
-    "the constant column, or other values in an evaluation; the column is at the unused border of "
-    "an image; or the network is trained on several loaders. Several constant columns of a "
-    "standardized table with more than 32 columns need confirmation.",
+    "feature of an encoder; nothing indicates that values are missing, for example because no "
+    "evaluation has other values in the column; the column is at the unused border of an image; "
+    "or the network is trained on several loaders. Several constant columns of a standardized "
+    "table with more than 32 columns need confirmation.",
     settings=ConstantColumnSettings(),
     judge=_judge,
 )

@@ -69,8 +69,8 @@ def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding
                 f"{tokens.num_rows} rows ({double_bos_share:.0%}) start with token {tokens.first} "
                 f"twice. {first_rows_text} rows start with this token. The affected rows contain "
                 "it at no later position.",
-                cause="A BOS token was added to texts that already contain a BOS token. The "
-                "network learns sequences unlike prompts, which start with a single BOS token.",
+                cause="A BOS token was added to texts that already contain a BOS token. So "
+                "training rows differ from prompts, which start with a single BOS token.",
                 fix="Tokenize text from a chat template with add_special_tokens=False.",
                 num_doubled=tokens.num_doubled,
                 num_rows=tokens.num_rows,

@@ -69,7 +69,7 @@ def _find_duplicate_workers(records: Sequence[WorkerRandomnessRecord]) -> frozen
 
 def _describe_generator(path: str) -> str:
     if path in _PROCESS_GENERATORS:
-        return f"its workers draw from {path}"
+        return f"its workers draw from the generator of {path}"
     owner = "collate_fn" if path.startswith("collate_fn") else "the dataset"
     return f"{owner} contains a generator ({path})"
 
@@ -77,7 +77,7 @@ def _describe_generator(path: str) -> str:
 def _is_reset_every_epoch(
     records_by_epoch: dict[int, list[WorkerRandomnessRecord]],
 ) -> bool:
-    """Whether each worker has the same state at the start of every epoch, and draws numbers."""
+    """Whether each generator has the same state at the start of every epoch, and is used."""
     first_batches = [[r for r in records if r.batch == 1] for records in records_by_epoch.values()]
     states = {tuple(sorted((r.worker, r.before) for r in records)) for records in first_batches}
     return (
@@ -98,18 +98,19 @@ def _detect_duplicate_stream(
     """
     records = [r for r in trace.workers if r.loader == loader and r.content]
     first_epoch = min((r.epoch for r in records), default=0)
-    contents = {(r.worker, r.batch): r.content for r in records if r.epoch == first_epoch}
-    workers_by_content: dict[tuple[int, int], list[int]] = {}
-    for worker in sorted({worker for worker, _ in contents}):
-        first, second = contents.get((worker, 1)), contents.get((worker, 2))
+    batch_fingerprints = {(r.worker, r.batch): r.content for r in records if r.epoch == first_epoch}
+    workers_by_batches: dict[tuple[int, int], list[int]] = {}
+    for worker in sorted({worker for worker, _ in batch_fingerprints}):
+        first_batch = batch_fingerprints.get((worker, 1))
+        second_batch = batch_fingerprints.get((worker, 2))
         # A worker with two equal batches is not compared. Its stream may repeat one batch, so
         # workers yield equal batches even if they read different parts.
-        if first is not None and second is not None and first != second:
-            workers_by_content.setdefault((first, second), []).append(worker)
-    duplicate_workers = max(workers_by_content.values(), key=len, default=[])
+        if first_batch is not None and second_batch is not None and first_batch != second_batch:
+            workers_by_batches.setdefault((first_batch, second_batch), []).append(worker)
+    duplicate_workers = max(workers_by_batches.values(), key=len, default=[])
     if len(duplicate_workers) < 2:
         return None
-    num_workers = len({worker for worker, _ in contents})
+    num_workers = len({worker for worker, _ in batch_fingerprints})
     step_by_epoch = {e.epoch: e.step for e in loader_epochs(trace, loader)}
     return rule.finding(
         severity="error",

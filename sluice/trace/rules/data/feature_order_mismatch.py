@@ -100,8 +100,8 @@ def _find_order(
     ):
         return None
     pairs = [*itertools.combinations(range(len(training_correlations)), 2)]
-    # The large-sample variance of a correlation r of n rows is (1 - r^2)^2 / n. The variance of a
-    # difference is the sum of the variances in training and in evaluation.
+    # By chance, a squared difference is on average the sum of the variances in training and in
+    # evaluation. The large-sample variance of a correlation r of n rows is (1 - r^2)^2 / n.
     variance_scale = 1 / training.num_rows + 1 / evaluation.num_rows
     expected_difference = sum(
         (1 - evaluation_correlations[i][j] ** 2) ** 2 * variance_scale for i, j in pairs

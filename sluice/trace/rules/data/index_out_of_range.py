@@ -116,7 +116,7 @@ def _detect_negative(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[
             f"select rows from the end of the table; {first_record.num_shared:,} of these rows "
             f"{'is' if first_record.num_shared == 1 else 'are'} also selected by non-negative ids.",
             cause="An id that means 'none' or 'unknown' shares a row with another id, so the "
-            "network cannot distinguish them.",
+            "network cannot distinguish the two.",
             fix="Use a separate row for unknown ids: add 1 to all ids and a row to the table.",
             num_outside=first_record.num_outside,
             num_shared=first_record.num_shared,
@@ -274,15 +274,15 @@ def _detect_missing_one_hot_column(
         if not 0 < num_empty_rows < num_rows:
             continue
         num_columns = next(r.target_shape[1] for r in counted_records if r.num_rows_without_class)
-        where = "in the evaluation" if evaluation_records else "in training"
+        usage_text = "in the evaluation" if evaluation_records else "in training"
         findings.append(
             rule.finding(
                 severity="error" if evaluation_records else "confirm",
                 step=records[0].step + 1,
-                what=f"{kind}: {num_empty_rows} of {num_rows} rows of one-hot targets {where} have "
+                what=f"{kind}: {num_empty_rows} of {num_rows} rows of one-hot targets {usage_text} have "
                 f"no 1 in any of the {num_columns} columns.",
                 cause="One class has no column, as with drop_first=True of pandas.get_dummies: "
-                "the network cannot learn from its rows or predict it.",
+                "the network can neither learn from the rows of this class nor predict it.",
                 fix="Use one column per class, or pass class indices to the loss.",
                 num_rows=num_empty_rows,
                 num_columns=num_columns,

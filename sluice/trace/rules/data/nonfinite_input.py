@@ -82,26 +82,27 @@ def _build_finding(
     *,
     is_harmful: bool,
 ) -> TraceFinding:
-    counts = [
+    count_texts = [
         f"{count} {name}"
         for count, name in ((record.num_nan, "NaN"), (record.num_infinite, "infinite"))
         if count
     ]
-    rows = list_numbers(record.rows, record.num_rows)
-    position_text = f"{_inflect('row', record.num_rows)} {rows} of {record.shape[0]}"
+    rows_text = list_numbers(record.rows, record.num_rows)
+    position_text = f"{_inflect('row', record.num_rows)} {rows_text} of {record.shape[0]}"
     if len(record.shape) > 1:
-        columns = list_numbers(record.columns, record.num_columns)
-        position_text = f"{_inflect('column', record.num_columns)} {columns}, {position_text}"
+        columns_text = list_numbers(record.columns, record.num_columns)
+        position_text = f"{_inflect('column', record.num_columns)} {columns_text}, {position_text}"
     network = network_name(trace, record.network)
     subject = (
         f"{network} received" if record.what == "input" else f"The targets of {network} contain"
     )
-    value = _inflect("value", record.num_nan + record.num_infinite)
+    values_text = _inflect("value", record.num_nan + record.num_infinite)
     return rule.finding(
         severity="error" if is_harmful else "confirm" if not record.is_learning else "warning",
         step=record.step + 1,
-        what=f"{subject} {' and '.join(counts)} {value} in the batch at step {record.step + 1}: "
-        f"{position_text}; {num_batches} such {_inflect('batch', num_batches, 'es')} recorded.",
+        what=f"{subject} {' and '.join(count_texts)} {values_text} in the batch at step {record.step + 1}: "
+        f"{position_text}; {num_batches} such {_inflect('batch', num_batches, 'es')} "
+        f"{'was' if num_batches == 1 else 'were'} recorded.",
         cause="A single NaN or infinity can make the loss, all gradients and then all weights NaN.",
         fix="Impute or drop missing values before the first epoch, and check each column.",
         num_nan=record.num_nan,
@@ -114,8 +115,8 @@ NONFINITE_INPUT = Rule(
     name="all inputs and targets are finite",
     fault="non-finite input",
     priority=530,
-    requires="A batch with NaN or infinity that is one of the first 64 of a network, or whose loss "
-    "is non-finite.",
+    requires="A batch with NaN or infinity. The batch must be one of the first 64 of a network, "
+    "or its loss must be non-finite.",
     contradicted_by="A network that masks non-finite values itself, so that its outputs stay "
     "finite.",
     abstains="A loss, gradient or weight was non-finite at an earlier step. If outputs, losses and "

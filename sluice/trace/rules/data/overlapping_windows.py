@@ -91,7 +91,7 @@ def _find_shared_values(
     settings: OverlappingWindowsSettings,
     trace: Trace,
     epoch: EpochRecord,
-    training: Sequence[EpochRecord],
+    training_epochs: Sequence[EpochRecord],
 ) -> _ValueComparison | None:
     """Return the comparison of the first target, if nearly all values occur in training.
 
@@ -105,13 +105,17 @@ def _find_shared_values(
     targets = [
         f
         for f in epoch.fields
-        if f.place and _is_continuous(f, training) and (not inputs or f.values != inputs[0].values)
+        if f.place
+        and _is_continuous(f, training_epochs)
+        and (not inputs or f.values != inputs[0].values)
     ]
-    if not targets or not _has_only_new_rows(settings, trace, epoch, training):
+    if not targets or not _has_only_new_rows(settings, trace, epoch, training_epochs):
         return None
     # The input values must occur in training, too. Rows with new inputs are new rows, even if their
     # targets occur in training.
-    comparisons = [_compare_values(settings, field, training) for field in (*targets, *inputs)]
+    comparisons = [
+        _compare_values(settings, field, training_epochs) for field in (*targets, *inputs)
+    ]
     is_shared = all(
         c.num_compared >= settings.min_values
         and c.num_shared >= settings.min_shared_share * c.num_compared
@@ -120,12 +124,12 @@ def _find_shared_values(
     return comparisons[0] if is_shared else None
 
 
-def _is_continuous(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> bool:
+def _is_continuous(field: FloatFieldRecord, training_epochs: Sequence[EpochRecord]) -> bool:
     """Whether equal values of a tensor must be copies, because values rarely repeat by chance.
 
     Quantized values repeat, and so do values that are looked up in a table for each row.
     """
-    training_fields = [f for e in training for f in e.fields if f.place == field.place]
+    training_fields = [f for e in training_epochs for f in e.fields if f.place == field.place]
     return bool(training_fields) and all(f.is_continuous for f in (field, *training_fields))
 
 
@@ -133,20 +137,20 @@ def _has_only_new_rows(
     settings: OverlappingWindowsSettings,
     trace: Trace,
     epoch: EpochRecord,
-    training: Sequence[EpochRecord],
+    training_epochs: Sequence[EpochRecord],
 ) -> bool:
     """Whether an epoch has no training row, and enough rows were recorded to show this.
 
     If the evaluation contains training rows, another rule reports that. An epoch with as many rows
     as a training epoch counts as the training set, perhaps cut into different windows.
     """
-    training_loaders = {e.loader for e in training}
+    training_loaders = {e.loader for e in training_epochs}
     dataset_sizes = [x.num_rows for x in trace.loaders if x.index in training_loaders]
-    epoch_sizes = {e.num_indices for e in training if e.is_finished and e.num_indices}
+    epoch_sizes = {e.num_indices for e in training_epochs if e.is_finished and e.num_indices}
     # The size of a dataset without a length is -1.
     if min(dataset_sizes) < 1 or epoch.num_indices in epoch_sizes:
         return False
-    training_contents = [e.contents for e in training]
+    training_contents = [e.contents for e in training_epochs]
     rows, training_rows = _comparable_hashes(epoch.contents, training_contents)
     sampled_share = hash_share_up_to(common_threshold([epoch.contents, *training_contents]))
     # Estimated share of the training rows that was recorded.
@@ -155,7 +159,9 @@ def _has_only_new_rows(
 
 
 def _compare_values(
-    settings: OverlappingWindowsSettings, field: FloatFieldRecord, training: Sequence[EpochRecord]
+    settings: OverlappingWindowsSettings,
+    field: FloatFieldRecord,
+    training_epochs: Sequence[EpochRecord],
 ) -> _ValueComparison:
     """Compare an evaluation tensor with the training tensor that contains most of its values.
 
@@ -164,7 +170,7 @@ def _compare_values(
     """
     pairs = [
         _comparable_hashes(field.values, sketches)
-        for sketches in _training_sketches(training, inputs_only=not field.place)
+        for sketches in _training_sketches(training_epochs, inputs_only=not field.place)
     ]
     num_shared, num_compared = max(
         ((len(values & training_values), len(values)) for values, training_values in pairs),
@@ -175,17 +181,17 @@ def _compare_values(
 
 
 def _training_sketches(
-    training: Sequence[EpochRecord], *, inputs_only: bool
+    training_epochs: Sequence[EpochRecord], *, inputs_only: bool
 ) -> Iterator[list[SketchRecord]]:
     """Yield, for each tensor of each training loader, its sketches in all epochs.
 
     If ``inputs_only``, targets are left out.
     """
-    for loader, place in sorted({(e.loader, f.place) for e in training for f in e.fields}):
+    for loader, place in sorted({(e.loader, f.place) for e in training_epochs for f in e.fields}):
         if not (inputs_only and place):
             yield [
                 f.values
-                for e in training
+                for e in training_epochs
                 if e.loader == loader
                 for f in e.fields
                 if f.place == place
