@@ -279,8 +279,8 @@ def _detect_missing_one_hot_column(
             rule.finding(
                 severity="error" if evaluation_records else "confirm",
                 step=records[0].step + 1,
-                what=f"{kind}: {num_empty_rows} of {num_rows} rows of one-hot targets {usage_text} have "
-                f"no 1 in any of the {num_columns} columns.",
+                what=f"{kind}: {num_empty_rows} of {num_rows} rows of one-hot targets {usage_text} "
+                f"have no 1 in any of the {num_columns} columns.",
                 cause="One class has no column, as with drop_first=True of pandas.get_dummies: "
                 "the network can neither learn from the rows of this class nor predict it.",
                 fix="Use one column per class, or pass class indices to the loss.",

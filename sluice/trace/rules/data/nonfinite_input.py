@@ -97,11 +97,12 @@ def _build_finding(
         f"{network} received" if record.what == "input" else f"The targets of {network} contain"
     )
     values_text = _inflect("value", record.num_nan + record.num_infinite)
+    batches_text = f"{num_batches} such {_inflect('batch', num_batches, 'es')}"
     return rule.finding(
         severity="error" if is_harmful else "confirm" if not record.is_learning else "warning",
         step=record.step + 1,
-        what=f"{subject} {' and '.join(count_texts)} {values_text} in the batch at step {record.step + 1}: "
-        f"{position_text}; {num_batches} such {_inflect('batch', num_batches, 'es')} "
+        what=f"{subject} {' and '.join(count_texts)} {values_text} in the batch at step "
+        f"{record.step + 1}: {position_text}; {batches_text} "
         f"{'was' if num_batches == 1 else 'were'} recorded.",
         cause="A single NaN or infinity can make the loss, all gradients and then all weights NaN.",
         fix="Impute or drop missing values before the first epoch, and check each column.",

@@ -25,7 +25,7 @@ class ShuffledLabelsSettings(Settings):
     min_steps: int = Field(
         30,
         ge=1,
-        description="A finding requires at least this number of optimizer steps in the training "
+        description="A finding requires at least this number of optimizer steps in one training "
         "phase.",
     )
     min_steps_without_evaluation_many_classes: int = Field(
@@ -89,8 +89,10 @@ def _judge(rule: Rule[ShuffledLabelsSettings], trace: Trace) -> tuple[TraceFindi
         feature_counts = {s.num_features for s in samples}
         if len(loss_functions) > 1 or len(feature_counts) > 1 or _repeats_targets(samples):
             continue
-        step_before = samples[0].step if phase else 0
-        finding = _detect_independence(rule, trace, network, samples, step_before=step_before)
+        num_steps_before_phase = samples[0].step if phase else 0
+        finding = _detect_independence(
+            rule, trace, network, samples, num_steps_before_phase=num_steps_before_phase
+        )
         if finding is not None:
             findings.setdefault(network, finding)
     return tuple(findings.values())
@@ -102,15 +104,15 @@ def _detect_independence(
     network: int,
     samples: Sequence[TargetSampleRecord],
     *,
-    step_before: int,
+    num_steps_before_phase: int,
 ) -> TraceFinding | None:
-    """Detect independent targets of one network in the training phase after ``step_before``."""
+    """Detect that the targets of one network are independent of its inputs in a training phase."""
     targets = [t for s in samples for t in s.targets]
-    num_steps = trace.num_steps - step_before
+    num_steps_of_phase = trace.num_steps - num_steps_before_phase
     num_distinct_targets = len(set(targets))
     if (
         len(targets) < rule.settings.min_rows
-        or num_steps < rule.settings.min_steps
+        or num_steps_of_phase < rule.settings.min_steps
         or num_distinct_targets < 2
     ):
         return None
@@ -125,16 +127,20 @@ def _detect_independence(
     evaluations = [
         e
         for e in trace.evaluations
-        if (e.network, e.kind) == (network, kind) and e.step >= step_before
+        if (e.network, e.kind) == (network, kind) and e.step >= num_steps_before_phase
     ]
     # An evaluation before the first step of the phase is used only if no other evaluation follows.
-    later_losses = [e.mean for e in evaluations if e.step > step_before]
+    later_losses = [e.mean for e in evaluations if e.step > num_steps_before_phase]
     evaluation_losses = later_losses or [e.mean for e in evaluations]
-    # ``not >=`` is also true for a loss that is NaN.
+    # Report nothing if an evaluation loss is below the minimum, or if it is NaN.
     if any(not loss >= min_loss for loss in evaluation_losses):
         return None
     losses = [
-        v for n in trace.scalars if n.step > step_before for v in n.losses if math.isfinite(v)
+        v
+        for n in trace.scalars
+        if n.step > num_steps_before_phase
+        for v in n.losses
+        if math.isfinite(v)
     ]
     if not evaluation_losses and (not losses or fmean(losses) < min_loss):
         return None
@@ -146,12 +152,13 @@ def _detect_independence(
         return None
     is_clearly_independent = has_many_classes or z_score < rule.settings.min_z_score_for_confirm
     is_training_conclusive = (
-        has_many_classes and num_steps >= rule.settings.min_steps_without_evaluation_many_classes
+        has_many_classes
+        and num_steps_of_phase >= rule.settings.min_steps_without_evaluation_many_classes
     )
     if losses and num_distinct_targets == 2:
         late_loss = fmean(losses[len(losses) // 2 :])
         is_training_conclusive = (
-            num_steps >= rule.settings.min_steps_without_evaluation_two_classes
+            num_steps_of_phase >= rule.settings.min_steps_without_evaluation_two_classes
             and late_loss >= rule.settings.min_late_loss_ratio * baseline
         )
     has_integer_inputs = samples[0].is_integer

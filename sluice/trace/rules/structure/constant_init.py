@@ -53,7 +53,7 @@ class ConstantInitSettings(Settings):
 
 
 _LAYER_KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "GRU", "LSTM", "RNN", "Bilinear")
-"""Classes of the layers whose weights must not be initialized with one value."""
+"""Classes of the layers whose weights must not be initialized with a single value."""
 
 _FIX = (
     "Initialize with random values: torch's default initialization, or nn.init.xavier_uniform_ "
@@ -105,29 +105,33 @@ def _detect_constant_weights(
     a layer is zero as long as the next layer is zero.
     """
     records, names = parameter_records(trace), parameter_names(trace)
-    values = values_by_parameter(trace)
-    calls = [call for forward in trace.forward_passes for call in forward.calls]
+    samples_by_parameter = values_by_parameter(trace)
+    calls = [call for forward_pass in trace.forward_passes for call in forward_pass.calls]
     layer_weights = {p for call in calls if call.kind in _LAYER_KINDS for p in call.parameters}
     zero_gradient_steps = _zero_gradient_steps(trace)
     constant_weights = []
     stuck_zero_weights = set[int]()
     for parameter in sorted(optimized):
-        record, samples = records.get(parameter), values.get(parameter)
+        record, samples = records.get(parameter), samples_by_parameter.get(parameter)
         if record is None or not samples or not record.is_trainable or not record.names:
             continue
-        initial = samples[0]
+        initial_sample = samples[0]
         if (
-            initial.num_distinct_rows != 1
+            initial_sample.num_distinct_rows != 1
             or min(record.shape[:2], default=0) < rule.settings.min_rows
         ):
             continue
-        if initial.smallest == initial.largest == 0:
+        if initial_sample.smallest == initial_sample.largest == 0:
             # A layer that starts with zeros and learns has a nonzero gradient at its initial step.
             # If the next layer also starts with zeros, the gradient is nonzero one step later.
-            if {initial.step, initial.step + 1} <= zero_gradient_steps.get(parameter, set()):
+            if {initial_sample.step, initial_sample.step + 1} <= zero_gradient_steps.get(
+                parameter, set()
+            ):
                 stuck_zero_weights.add(parameter)
         elif (
-            initial.step == 1 and initial.smallest == initial.largest and parameter in layer_weights
+            initial_sample.step == 1
+            and initial_sample.smallest == initial_sample.largest
+            and parameter in layer_weights
         ):
             constant_weights.append(parameter)
     # A module of another class may multiply two of its parameters. One of these factors may start
@@ -143,8 +147,8 @@ def _detect_constant_weights(
     if not constant_weights:
         return None
     constant_weights.sort()
-    first_value = values[constant_weights[0]][0].largest
-    step = min(values[p][0].step for p in constant_weights)
+    first_value = samples_by_parameter[constant_weights[0]][0].largest
+    step = min(samples_by_parameter[p][0].step for p in constant_weights)
     return rule.finding(
         severity="error",
         step=step,
@@ -177,29 +181,29 @@ def _detect_equal_rows(
 ) -> TraceFinding | None:
     """Detect weights whose rows are equal and stay equal."""
     records, names = parameter_records(trace), parameter_names(trace)
-    changed_indices, values = changed_parameters(trace), values_by_parameter(trace)
+    changed_indices, samples_by_parameter = changed_parameters(trace), values_by_parameter(trace)
     parameters_with_gradient = {
         p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient
     }
     equal_row_weights = [
         p
-        for p, samples in values.items()
+        for p, samples in samples_by_parameter.items()
         if p in optimized
         and p in parameters_with_gradient
         and p in records
         and _do_rows_stay_equal(rule.settings, records[p], samples)
     ]
-    # If no parameter changed, the learning rate is zero, which another rule reports.
+    # Report nothing if no parameter changed: the learning rate is zero, which another rule reports.
     if not equal_row_weights or changed_indices.isdisjoint(optimized):
         return None
     unchanged_weights = [p for p in equal_row_weights if p not in changed_indices]
-    first_step = min(values[p][0].step for p in equal_row_weights)
-    num_rows = values[equal_row_weights[0]][-1].num_rows
+    first_step = min(samples_by_parameter[p][0].step for p in equal_row_weights)
+    num_rows = samples_by_parameter[equal_row_weights[0]][-1].num_rows
     return rule.finding(
         severity="error",
         step=first_step,
         what=f"In {pluralize(len(equal_row_weights), 'weight')} all rows are equal from step "
-        f"{first_step} to step {max(values[p][-1].step for p in equal_row_weights)}: "
+        f"{first_step} to step {max(samples_by_parameter[p][-1].step for p in equal_row_weights)}: "
         f"{list_names([names[p] for p in equal_row_weights])} ({num_rows} rows in the first weight)"
         + (f"; {len(unchanged_weights)} of them never changed." if unchanged_weights else "."),
         cause="All neurons of a layer compute the same output and receive the same gradient: "

@@ -57,7 +57,9 @@ def _find_inactive_outputs(
             for index, norm in zip(optimizer.parameters, optimizer.grad_norms, strict=True):
                 for name in records[index].names if index in records else ():
                     grad_norms_by_module.setdefault(name.rpartition(".")[0], []).append(norm)
-        has_gradients = any(norm > 0 for norms in grad_norms_by_module.values() for norm in norms)
+        has_nonzero_gradient = any(
+            norm > 0 for norms in grad_norms_by_module.values() for norm in norms
+        )
         for output in measured_step.outputs:
             if output.numel < settings.min_values:
                 continue
@@ -67,7 +69,7 @@ def _find_inactive_outputs(
                 module = f"{names.get(output.network, '')}.{output.module}"
                 is_inactive = (
                     output.largest < 0
-                    and has_gradients
+                    and has_nonzero_gradient
                     and max(grad_norms_by_module.get(module, [math.nan])) == 0
                 )
             if is_inactive:
@@ -76,10 +78,10 @@ def _find_inactive_outputs(
 
 def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
-    measured_steps: dict[tuple[int, str], list[int]] = {}
+    measured_steps_by_layer: dict[tuple[int, str], list[int]] = {}
     for measured_step in trace.statistics:
         for output in measured_step.outputs:
-            measured_steps.setdefault((output.network, output.module), []).append(
+            measured_steps_by_layer.setdefault((output.network, output.module), []).append(
                 measured_step.step
             )
     inactive_outputs: dict[tuple[int, str], dict[int, OutputStatistics]] = {}  # by layer and step
@@ -88,7 +90,7 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
     jump = find_loss_jump(step_losses(trace), rule.settings.jump)
     findings = []
     for (network, module), outputs in inactive_outputs.items():
-        steps = measured_steps[network, module]
+        steps = measured_steps_by_layer[network, module]
         num_inactive_steps = len([*takewhile(outputs.__contains__, reversed(steps))])
         if num_inactive_steps < rule.settings.min_steps:
             continue

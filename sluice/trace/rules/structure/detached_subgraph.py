@@ -29,8 +29,8 @@ class DetachedSubgraphSettings(Settings):
     min_effect: float = Field(
         1e-5,
         gt=0,
-        description="An output counts as dependent on parameters if a change of these parameters "
-        "changes it by more than this share of the largest output.",
+        description="An output counts as dependent on parameters if it changes by more than this "
+        "share of the largest output when the values of the parameters are replaced.",
     )
     reach: GradientReachSettings = Field(
         GradientReachSettings(),
@@ -97,8 +97,12 @@ def _detect_by_probe(
             first_calls = next(
                 (f.calls for f in trace.forward_passes if f.network == probe.network), ()
             )
-            modules = [c.module for c in first_calls if set(c.parameters) & parameters]
-            location = f"after {modules[-1]}" if modules and modules[-1] else "in the network"
+            module_names = [c.module for c in first_calls if set(c.parameters) & parameters]
+            location = (
+                f"after {module_names[-1]}"
+                if module_names and module_names[-1]
+                else "in the network"
+            )
             evidence = "The parameters are used, because replacing their values changes the output"
             return max(start_step, 1), parameters, f"{location}. {evidence}"
     return None
@@ -118,7 +122,7 @@ def _training_sequences(trace: Trace, start_step: int = 0) -> list[StepSequence]
 def _find_unreached_networks(
     membership: Membership, unreached: frozenset[int]
 ) -> list[tuple[NetworkRecord, set[int]]]:
-    """Return the networks of which no optimized parameter is reached, with these parameters."""
+    """Return the networks whose optimized parameters are all unreached, with these parameters."""
     return [
         (network, parameters)
         for network in membership.networks

@@ -60,7 +60,7 @@ def _lacks_gradient(step: OptimizerStep) -> bool:
 def _trailing_steps_without_gradient(
     settings: LossDetachedSettings, steps: tuple[OptimizerStep, ...]
 ) -> tuple[OptimizerStep, ...]:
-    """Return the steps without a gradient if they are the last ones of the training.
+    """Return the steps without a gradient if they are the last steps of the training.
 
     () if there are too few such steps, or if a later step has a gradient.
     """
@@ -111,10 +111,10 @@ def _detect_unreached_networks(
                 severity="error",
                 step=loss.step + 1,
                 what=f"{loss.kind} is computed from the outputs of {network.name} with autograd "
-                "enabled, but no backward pass reaches its "
+                "enabled, but no backward pass reaches the network's "
                 f"{pluralize(len(parameters), 'parameter')}; other parameters receive gradients.",
-                cause="The program created a new tensor from the value of the loss (item(), "
-                "torch.tensor, detach()) for backward(), so the network does not learn.",
+                cause="The program calls backward() on a new tensor with the value of the loss "
+                "(item(), torch.tensor, detach()), so the network does not learn.",
                 fix="Add the tensors that the loss functions return, with + or torch.stack. Do not "
                 "convert them to numbers.",
                 num_parameters=len(parameters),
