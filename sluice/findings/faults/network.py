@@ -286,7 +286,8 @@ NETWORK_FAULTS: tuple[Fault, ...] = (
         ),
         cause="One of the weights was replaced or copied after they were tied.",
         fix=(
-            "Assign the embedding's weight to the output layer after each change of one of the two."
+            "After each change of the embedding or the output layer, assign the embedding's weight "
+            "to the output layer."
         ),
         detectors=("tracer",),
     ),

@@ -83,7 +83,8 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
                 what=f"{kind}: all targets are ignored in {len(empty_batches)} of {len(records)} "
                 f"sampled batches, first at step {record.step + 1} ({record.num_targets:,} targets)"
                 f"{rows_text}; the loss is {loss_text}.",
-                cause="A mean over no targets is NaN, and one such batch makes all weights NaN."
+                cause="A mean over no targets is NaN, and a step with this loss makes all weights "
+                "NaN."
                 if loss_text == "NaN"
                 else "Such a batch does not train the network.",
                 fix=_FIX,
@@ -144,8 +145,8 @@ def _detect_ignored_fields(
 def _detect_ignored_labels(
     rule: Rule[AllTargetsIgnoredSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    """Detect batches whose labels are all ignored, for networks that compute the loss from them."""
-    # The last record of a network covers all its inspected calls.
+    """Detect batches with only ignored labels, for networks that compute the loss themselves."""
+    # Begin with the last record of a network, which covers all inspected calls.
     for record in reversed(trace.inputs):
         for tokens in record.other_tokens if record.is_learning else ():
             num_empty = tokens.num_ignored  # number of batches, not of tokens

@@ -40,8 +40,7 @@ class EosMaskedSettings(Settings):
         le=1,
         description="A finding requires that at most this share of the rows have the same last "
         "supervised token. A token that more rows share probably is the end token, which is then "
-        "not masked. The requirement does not apply under the same condition as "
-        "min_distinct_last_tokens.",
+        "not masked. The exception of min_distinct_last_tokens also applies to this requirement.",
     )
 
 

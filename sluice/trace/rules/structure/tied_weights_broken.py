@@ -30,19 +30,22 @@ class TiedWeightsBrokenSettings(Settings):
     )
 
 
-_FIX = "Assign the embedding's weight to the output layer after each change of one of the two."
+_FIX = (
+    "After each change of the embedding or the output layer, assign the embedding's weight to the "
+    "output layer."
+)
 
 
 def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect two names of one parameter that become the names of two parameters."""
     for old_membership, new_membership in pairwise(trace.memberships):
-        indices = {name: p.index for p in new_membership.parameters for name in p.names}
+        index_by_name = {name: p.index for p in new_membership.parameters for name in p.names}
         for parameter in old_membership.parameters:
             for name, other_name in combinations(parameter.names, 2):
                 if (
-                    name in indices
-                    and other_name in indices
-                    and indices[name] != indices[other_name]
+                    name in index_by_name
+                    and other_name in index_by_name
+                    and index_by_name[name] != index_by_name[other_name]
                 ):
                     return rule.finding(
                         severity="error",
@@ -66,14 +69,14 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
     first_indices_by_kind: dict[str, dict[str, int]] = {}
     for network in networks.values():
         prefix = network.name + "."
-        indices = {
+        index_by_name = {
             name.removeprefix(prefix): p.index
             for m in trace.memberships
             for p in m.parameters
             for name in p.names
             if name.startswith(prefix)
         }
-        first_indices = first_indices_by_kind.setdefault(network.kind, indices)
+        first_index_by_name = first_indices_by_kind.setdefault(network.kind, index_by_name)
         load_steps = [
             load.step
             for load in trace.loads
@@ -81,12 +84,16 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
             and load.step
             and load.object_id in (network.index, -1)  # -1: loaded before the first call
         ]
-        if first_indices is indices or first_indices.keys() != indices.keys() or not load_steps:
+        if (
+            first_index_by_name is index_by_name
+            or first_index_by_name.keys() != index_by_name.keys()
+            or not load_steps
+        ):
             continue
-        for name, other_name in combinations(sorted(indices), 2):
+        for name, other_name in combinations(sorted(index_by_name), 2):
             if (
-                first_indices[name] == first_indices[other_name]
-                and indices[name] != indices[other_name]
+                first_index_by_name[name] == first_index_by_name[other_name]
+                and index_by_name[name] != index_by_name[other_name]
             ):
                 return rule.finding(
                     severity="error",
@@ -96,7 +103,7 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
                     "parameters.",
                     cause="The weights were not tied again, so they diverge from this step on.",
                     fix=_FIX,
-                    num_names=len(indices),
+                    num_names=len(index_by_name),
                 )
     return None
 
@@ -104,25 +111,25 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
 def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
     """Detect an embedding that starts with the values of another weight of its network."""
     records, names = parameter_records(trace), parameter_names(trace)
-    values, embedding_weights = values_by_parameter(trace), _embedding_weights(trace)
+    samples_by_parameter, embedding_weights = values_by_parameter(trace), _embedding_weights(trace)
     for network in trace.memberships[0].networks if trace.memberships else ():
-        weights = [p for p in network.parameters if p in values and p in records]
+        weights = [p for p in network.parameters if p in samples_by_parameter and p in records]
         embeddings = [p for p in weights if p in embedding_weights]
-        for embedding, other in product(embeddings, weights):
-            record, initial = records[embedding], values[embedding][0]
+        for embedding, other_weight in product(embeddings, weights):
+            record, initial_sample = records[embedding], samples_by_parameter[embedding][0]
             if (
-                other not in embedding_weights
-                and _could_be_tied(rule.settings, record, records[other])
-                and initial.fingerprint == values[other][0].fingerprint
-                and initial.step == values[other][0].step
-                and initial.num_distinct_rows > 1
-                and all(s.value for s in _tying_settings(network, record, records[other]))
+                other_weight not in embedding_weights
+                and _could_be_tied(rule.settings, record, records[other_weight])
+                and initial_sample.fingerprint == samples_by_parameter[other_weight][0].fingerprint
+                and initial_sample.step == samples_by_parameter[other_weight][0].step
+                and initial_sample.num_distinct_rows > 1
+                and all(s.value for s in _tying_settings(network, record, records[other_weight]))
             ):
                 return rule.finding(
                     severity="error",
-                    step=initial.step,
+                    step=initial_sample.step,
                     confidence=0.95,
-                    what=f"{names[embedding]} and {names[other]} started with the same "
+                    what=f"{names[embedding]} and {names[other_weight]} started with the same "
                     f"{record.shape[0]} x {record.shape[1]} values but are two parameters.",
                     cause="The weight tying was lost when the network was copied, so the weights "
                     "diverge from the first step on.",
@@ -168,19 +175,21 @@ def _detect_replaced(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Tra
     names, embedding_weights = parameter_names(trace), _embedding_weights(trace)
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters}
-        for new_weight, other in network.broken_ties:
-            tying_settings = _tying_settings(network, parameters[new_weight], parameters[other])
+        for new_weight, other_weight in network.broken_ties:
+            tying_settings = _tying_settings(
+                network, parameters[new_weight], parameters[other_weight]
+            )
             if not _could_be_tied(
-                rule.settings, parameters[new_weight], parameters[other]
+                rule.settings, parameters[new_weight], parameters[other_weight]
             ) or not all(s.value for s in tying_settings):
                 continue
             return rule.finding(
-                # A new output layer, without a new embedding, may be intentional.
+                # A new output layer for the old embedding may be intentional.
                 severity="error" if new_weight in embedding_weights else "confirm",
                 step=membership.step,
                 confidence=0.95,
-                what=f"{names[new_weight]} and {names[other]} were one parameter when the network "
-                f"was created. {names[new_weight]} was replaced before the first step, so they are "
+                what=f"{names[new_weight]} and {names[other_weight]} were one parameter when the "
+                f"network was created. {names[new_weight]} was replaced before the first step, so they are "
                 "two parameters now.",
                 cause="The weights were not tied again, so they diverge from the first step on.",
                 fix=_FIX,
@@ -210,10 +219,10 @@ def _first_network_records(trace: Trace) -> Iterator[tuple[Membership, NetworkRe
 
 
 def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int, int]]:
-    """Yield each embedding used once in the first pass, with each weight of the last linear layer.
+    """Yield pairs of an embedding and a parameter of the last linear layer.
 
-    Other weights of the same shape may belong to position embeddings or inner layers. An embedding
-    that is used twice may be shared on purpose.
+    Other parameters of the same shape may belong to position embeddings or inner layers. An
+    embedding that the first pass uses twice is left out, because it may be shared on purpose.
     """
     first_calls = next((f.calls for f in trace.forward_passes if f.network == network.index), ())
     calls = [c for c in first_calls if c.module and c.parameters]

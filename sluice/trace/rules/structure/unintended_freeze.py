@@ -44,7 +44,8 @@ class UnintendedFreezeSettings(Settings):
         gt=0,
         le=1,
         description="A weight matrix counts as untrained only if the ratio of its largest "
-        "absolute value to the bound of a uniform initialization is at least this number.",
+        "absolute value to the bound of a uniform initialization is at least this number and at "
+        "most 1.",
     )
     min_inner_matrices: int = Field(
         4,
@@ -138,8 +139,8 @@ def _build_misspelled_finding(
         what=f"{network.name}: {list_names([a.owner for a in attributes])} "
         f"{'has' if len(attributes) == 1 else 'have'} {attribute} = True, but "
         "requires_grad of the parameters is False.",
-        cause="torch reads only the requires_grad attribute of parameters; on a module it has no "
-        "effect."
+        cause="torch reads only the requires_grad attribute of parameters. On a module, the "
+        "attribute has no effect."
         if is_on_module
         else f"torch never reads {attribute}: the attribute is called requires_grad, and "
         "Python accepts any name.",
@@ -164,11 +165,12 @@ def _find_untrained_matrices(
     optimizer_matrices = [
         p for p in frozen_matrices if p.index in optimized and not p.has_had_gradient
     ]
-    values = values_by_parameter(trace)
+    samples_by_parameter = values_by_parameter(trace)
     untrained_matrices = [
         p
         for p in optimizer_matrices
-        if values.get(p.index) and _is_below_uniform_bound(settings, p, values[p.index][-1])
+        if samples_by_parameter.get(p.index)
+        and _is_below_uniform_bound(settings, p, samples_by_parameter[p.index][-1])
     ]
     return (
         untrained_matrices
@@ -178,18 +180,18 @@ def _find_untrained_matrices(
 
 
 def _is_below_uniform_bound(
-    settings: UnintendedFreezeSettings, record: ParameterRecord, values: ParameterValuesRecord
+    settings: UnintendedFreezeSettings, record: ParameterRecord, sample: ParameterValuesRecord
 ) -> bool:
     """Whether the largest value is just below the bound of a uniform initialization of torch."""
     if math.prod(record.shape) < settings.min_values:
         return False
     fan_in = math.prod(record.shape[1:])
     fan_out = record.shape[0] * fan_in / record.shape[1]
-    largest = max(-values.smallest, values.largest)
+    largest_value = max(-sample.smallest, sample.largest)
     # Bounds of torch's default initialization, kaiming_uniform_ and xavier_uniform_.
     bounds = fan_in**-0.5, (6 / fan_in) ** 0.5, (6 / (fan_in + fan_out)) ** 0.5
     return any(
-        settings.min_bound_ratio * bound <= largest <= bound * (1 + 1e-4) for bound in bounds
+        settings.min_bound_ratio * bound <= largest_value <= bound * (1 + 1e-4) for bound in bounds
     )
 
 
@@ -231,20 +233,20 @@ def _find_inner_matrices(
     network: NetworkRecord,
     weight_matrices: list[ParameterRecord],
 ) -> list[ParameterRecord]:
-    """Return the weight matrices between the first and the last one if only these two are trained.
+    """Return the matrices between the first and the last weight matrix, if only they are frozen.
 
-    [] otherwise, or if the matrices between the two are too few or contain too few of all values.
+    [] also if these matrices are too few, or contain too small a share of all values.
     """
     last_calls = next(
         (f.calls for f in reversed(trace.forward_passes) if f.network == network.index), ()
     )
     records = {p.index: p for p in weight_matrices}
-    order = dict.fromkeys(p for c in last_calls for p in c.parameters)
-    matrices = [records[p] for p in order if p in records]
+    parameter_order = dict.fromkeys(p for c in last_calls for p in c.parameters)
+    matrices = [records[p] for p in parameter_order if p in records]
     if len(matrices) != len(weight_matrices) or len(matrices) < settings.min_inner_matrices + 2:
         return []
-    first, *inner_matrices, last = matrices
-    if not (first.is_trainable and last.is_trainable) or any(
+    first_matrix, *inner_matrices, last_matrix = matrices
+    if not (first_matrix.is_trainable and last_matrix.is_trainable) or any(
         p.is_trainable for p in inner_matrices
     ):
         return []
@@ -264,7 +266,7 @@ def _build_inner_finding(
         severity="confirm",
         step=_first_frozen_step(trace, inner_matrices),
         what=f"{network.name}: the first and the last of {len(weight_matrices)} weight matrices "
-        f"are trained, and all {len(inner_matrices)} between them are frozen: "
+        f"are trained, and all {len(inner_matrices)} matrices between them are frozen: "
         f"{list_names(first_names(inner_matrices))}.",
         cause="The code that selects layers to freeze, by name or type, selected more layers than "
         "intended.",
