@@ -297,8 +297,8 @@ DATA_FAULTS: tuple[Fault, ...] = (
         ),
         fix=(
             "Use torch's random numbers, which differ in each worker, or seed other generators in "
-            "worker_init_fn with torch.initial_seed(). Divide a stream: each worker yields every "
-            "num_workers-th row."
+            "worker_init_fn with torch.initial_seed() % 2**32. Divide a stream: each worker yields "
+            "every num_workers-th row."
         ),
         detectors=("tracer",),
     ),

@@ -160,7 +160,7 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         name="unnormalized gradient accumulation",
         severity="error",
         description=(
-            "Gradients of several batches are added, but the loss is not divided, so the gradient "
+            "Gradients of several batches are added without a division of the loss, so the gradient "
             "is too large."
         ),
         cause="The loss is not divided by the number of accumulated batches.",

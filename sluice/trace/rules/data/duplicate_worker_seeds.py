@@ -19,7 +19,7 @@ _OBJECT_GENERATOR_CAUSE = (
 )
 _OBJECT_GENERATOR_FIX = (
     "Use torch's global generator, which torch seeds differently in each worker, or seed this "
-    "generator in worker_init_fn with torch.initial_seed()."
+    "generator in worker_init_fn with torch.initial_seed() % 2**32."
 )
 _PROCESS_GENERATOR_CAUSE = (
     "torch seeds this generator differently in each worker and epoch, but the program seeds it "

@@ -189,8 +189,8 @@ def _detect_replaced(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Tra
                 step=membership.step,
                 confidence=0.95,
                 what=f"{names[new_weight]} and {names[other_weight]} were one parameter when the "
-                f"network was created. {names[new_weight]} was replaced before the first step, so they are "
-                "two parameters now.",
+                f"network was created. {names[new_weight]} was replaced before the first step, so "
+                "they are two parameters now.",
                 cause="The weights were not tied again, so they diverge from the first step on.",
                 fix=_FIX,
                 num_names=2,
