@@ -97,7 +97,7 @@ def find_unusual_features(
     value_ND = frame.iloc[rows].loc[:, names].to_numpy(np.float64, na_value=np.nan)
     deviation_ND = _deviations(value_ND)
     return tuple(
-        _most_unusual_features(names, value_ND[i], deviation_ND[i]) for i in selected_indices
+        _select_unusual_features(names, value_ND[i], deviation_ND[i]) for i in selected_indices
     )
 
 
@@ -138,7 +138,7 @@ def _deviations_of_rare_values(
     return np.where(is_common_N, 0.0, distance_N / scale)
 
 
-def _most_unusual_features(
+def _select_unusual_features(
     names: list[str], value_D: NDArray[np.float64], deviation_D: NDArray[np.float64]
 ) -> tuple[UnusualFeature, ...]:
     absolute_deviation_D = np.where(np.isfinite(deviation_D), np.abs(deviation_D), 0.0)

@@ -160,8 +160,8 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         name="unnormalized gradient accumulation",
         severity="error",
         description=(
-            "Gradients of several batches are added without a division of the loss, so the gradient "
-            "is too large."
+            "Gradients of several batches are added without a division of the loss, so that the "
+            "gradient is too large."
         ),
         cause="The loss is not divided by the number of accumulated batches.",
         fix="Divide the loss by the number of batches before backward().",

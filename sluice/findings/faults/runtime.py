@@ -34,8 +34,9 @@ RUNTIME_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="Sluice's own code raised an exception.",
         cause=(
-            "The exception was raised by Sluice's own code, not by the workload or the model. "
-            "Sluice should have handled the received value, or rejected the value with a reason."
+            "This is a bug in Sluice: its own code raised the exception, not the workload or the "
+            "model. Sluice should have handled the received value, or rejected the value with a "
+            "reason."
         ),
         fix=(
             "Please report this bug with the message, and with the dtypes and shapes of your "
