@@ -88,7 +88,7 @@ def _is_reset_every_epoch(
     )
 
 
-def _detect_duplicate_stream(
+def _detect_duplicate_stream_batches(
     rule: Rule[NoThresholds], trace: Trace, loader: int
 ) -> TraceFinding | None:
     """Detect workers that yield the same batches of a stream.
@@ -133,7 +133,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = [
         finding
         for loader in sorted(stream_loaders)
-        if (finding := _detect_duplicate_stream(rule, trace, loader)) is not None
+        if (finding := _detect_duplicate_stream_batches(rule, trace, loader)) is not None
     ]
     for loader, generator_path in dict.fromkeys((r.loader, r.source) for r in trace.workers):
         if loader in stream_loaders:

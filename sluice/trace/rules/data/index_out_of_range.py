@@ -65,7 +65,7 @@ class IndexOutOfRangeSettings(Settings):
 _BINARY_LOSSES = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
 
 
-def _detect_rejected(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
+def _detect_rejected_ids(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect ids that an embedding or a class loss rejects; one finding for each function."""
     findings_by_kind: dict[str, TraceFinding] = {}
     for record in trace.out_of_range_indices:
@@ -77,7 +77,7 @@ def _detect_rejected(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[
             size_text = f"a table of {min_size} rows" if is_embedding else f"{min_size} outputs"
             fix = f"Use {size_text}, or number the ids from 0."
         elif is_embedding:
-            fix = "Number the ids from 0, and reserve one of them for padding instead of -1."
+            fix = "Number the ids from 0, and reserve one id for padding instead of -1."
         else:
             fix = "Number the ids from 0, and mark ignored targets with ignore_index, not with -1."
         findings_by_kind[record.kind] = rule.finding(
@@ -97,7 +97,9 @@ def _detect_rejected(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[
     return list(findings_by_kind.values())
 
 
-def _detect_negative(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
+def _detect_negative_indices(
+    rule: Rule[IndexOutOfRangeSettings], trace: Trace
+) -> list[TraceFinding]:
     """Detect negative indices that select a row that non-negative indices select, too.
 
     A negative index selects a row from the end of the table.
@@ -125,7 +127,9 @@ def _detect_negative(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[
     ]
 
 
-def _detect_clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
+def _detect_clamped_indices(
+    rule: Rule[IndexOutOfRangeSettings], trace: Trace
+) -> list[TraceFinding]:
     """Detect networks that clamp a large share of the indices to the last row of a table."""
     findings = []
     records = [r for r in trace.out_of_range_indices if r.kind == "clamped"]
@@ -157,7 +161,7 @@ def _detect_clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
     return findings
 
 
-def _detect_numbered_from_minus_one(
+def _detect_classes_from_minus_one(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
     """Detect classes that are numbered from -1 to C - 2 instead of 0 to C - 1, for C outputs.
@@ -221,7 +225,7 @@ def _detect_targets_outside_unit_interval(
     return findings
 
 
-def _detect_numbered_from_one(
+def _detect_classes_from_one(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
     """Detect classes from 1 to C - 1, for C outputs, so that class 0 never occurs."""
@@ -291,7 +295,7 @@ def _detect_missing_one_hot_column(
     return findings
 
 
-def _detect_shifted_columns(
+def _detect_shifted_one_hot_columns(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
     """Detect one-hot targets that are shifted by one column.
@@ -304,8 +308,8 @@ def _detect_shifted_columns(
         training_loss_calls(trace, *_BINARY_LOSSES)
     ).items():
         one_hot_records = [r for r in records if r.column_counts]
-        widths = {len(r.column_counts) for r in one_hot_records}
-        if len(one_hot_records) < len(records) or len(widths) != 1:
+        distinct_num_columns = {len(r.column_counts) for r in one_hot_records}
+        if len(one_hot_records) < len(records) or len(distinct_num_columns) != 1:
             continue
         counts = [*map(sum, zip(*(r.column_counts for r in one_hot_records), strict=True))]
         num_rows = sum(r.target_shape[0] for r in one_hot_records)
@@ -356,14 +360,14 @@ def _has_class_targets(settings: IndexOutOfRangeSettings, record: LossRecord) ->
 
 def _judge(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     return (
-        *_detect_rejected(rule, trace),
-        *_detect_negative(rule, trace),
-        *_detect_clamped(rule, trace),
-        *_detect_numbered_from_minus_one(rule, trace),
+        *_detect_rejected_ids(rule, trace),
+        *_detect_negative_indices(rule, trace),
+        *_detect_clamped_indices(rule, trace),
+        *_detect_classes_from_minus_one(rule, trace),
         *_detect_targets_outside_unit_interval(rule, trace),
-        *_detect_numbered_from_one(rule, trace),
+        *_detect_classes_from_one(rule, trace),
         *_detect_missing_one_hot_column(rule, trace),
-        *_detect_shifted_columns(rule, trace),
+        *_detect_shifted_one_hot_columns(rule, trace),
     )
 
 

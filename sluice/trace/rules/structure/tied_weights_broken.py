@@ -36,7 +36,9 @@ _FIX = (
 )
 
 
-def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+def _detect_untied_names(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> TraceFinding | None:
     """Detect two names of one parameter that become the names of two parameters."""
     for old_membership, new_membership in pairwise(trace.memberships):
         index_by_name = {name: p.index for p in new_membership.parameters for name in p.names}
@@ -60,7 +62,9 @@ def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trace
     return None
 
 
-def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+def _detect_rebuilt_network(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> TraceFinding | None:
     """Detect a network that lacks the weight tying of the first network of its class.
 
     The network must have loaded a state after the first step.
@@ -108,7 +112,9 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
     return None
 
 
-def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+def _detect_copied_embedding(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> TraceFinding | None:
     """Detect an embedding that starts with the values of another weight of its network."""
     records, names = parameter_records(trace), parameter_names(trace)
     samples_by_parameter, embedding_weights = values_by_parameter(trace), _embedding_weights(trace)
@@ -139,7 +145,9 @@ def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trace
     return None
 
 
-def _detect_declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+def _detect_declared_tying(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> TraceFinding | None:
     """Detect a network without tied weights although its settings declare weight tying."""
     records, names = parameter_records(trace), parameter_names(trace)
     for membership, network in _first_network_records(trace):
@@ -170,7 +178,9 @@ def _detect_declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Tra
     return None
 
 
-def _detect_replaced(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+def _detect_replaced_weight(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> TraceFinding | None:
     """Detect a tie that is broken before the first step because a parameter was replaced."""
     names, embedding_weights = parameter_names(trace), _embedding_weights(trace)
     for membership, network in _first_network_records(trace):
@@ -264,11 +274,11 @@ def _tying_settings(
 
 def _judge(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     for detect in (
-        _detect_untied,
-        _detect_rebuilt,
-        _detect_declared,
-        _detect_copied,
-        _detect_replaced,
+        _detect_untied_names,
+        _detect_rebuilt_network,
+        _detect_declared_tying,
+        _detect_copied_embedding,
+        _detect_replaced_weight,
     ):
         finding = detect(rule, trace)
         if finding is not None:
