@@ -1,4 +1,4 @@
-"""Outcome of one check of the POC gate, and the examples that it names."""
+"""Outcome of one check of the POC gate, and the examples with a high loss that a check lists."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,10 @@ class UnusualFeature(Record):
 
     feature: str
     value: float = Field(description="Value of the feature in this row, in the feature's unit.")
-    deviations: float = Field(description="Distance from the median of the examined rows [std].")
+    deviations: float = Field(
+        description="Distance from the median of the examined rows [robust std]. In a column of "
+        "which most rows are equal, the unit is the standard deviation."
+    )
 
 
 class HardExample(Record):
@@ -29,7 +32,10 @@ class HardExample(Record):
         "", description="Value of the display column of the workload; empty without one."
     )
     loss: float = Field(description="Loss of the example, in the workload's loss unit.")
-    times_median: float = Field(description="Loss of the example divided by the median loss.")
+    times_median: float = Field(
+        description="Loss of the example divided by the median loss; NaN if the median is not "
+        "positive."
+    )
     unusual_features: tuple[UnusualFeature, ...] = Field(
         (), description="Most unusual feature first."
     )
@@ -37,9 +43,9 @@ class HardExample(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOutcome:
-    """Outcome of one check, before the gate adds its name and run time.
+    """Outcome of one check, before the gate adds the name and the run time of the check.
 
-    ``cause`` and ``fix`` default to those of the fault in the catalogue.
+    If ``cause`` or ``fix`` is empty, ``response`` returns the text of the fault instead.
     """
 
     outcome: Outcome
@@ -52,9 +58,9 @@ class CheckOutcome:
 
     @property
     def response(self) -> tuple[str, str]:
-        """The likely cause and the fix: ``cause`` and ``fix``, by default those of the fault.
+        """Likely cause and fix: ``cause`` and ``fix``; the texts of the fault if these are empty.
 
-        Both are empty without a fault and without own texts.
+        Without a fault, empty texts stay empty.
         """
         if self.fault is None:
             return self.cause, self.fix

@@ -32,9 +32,9 @@ class Fault:
     name: str
     topic: Topic
     severity: Severity
-    """Severity of a typical finding; the detector decides about each one."""
+    """Severity of a typical finding. The detector decides the severity of each finding."""
     description: str
-    """What the problem is, and its effect."""
+    """The problem and its effect."""
     cause: str
     """Likely cause."""
     fix: str
@@ -42,5 +42,5 @@ class Fault:
 
     @property
     def explain_command(self) -> str:
-        """Command that prints this entry, on any machine with Sluice."""
+        """Command that prints this entry."""
         return f"sluice explain {self.id}"

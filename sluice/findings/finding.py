@@ -10,7 +10,7 @@ from sluice.findings.catalogue import FaultName, find_fault
 from sluice.findings.fault import Severity
 
 EvidenceValue = float | int | str
-"""Value that supports an observation: a number, or a name such as that of a layer."""
+"""Value that supports an observation: a number, or a text such as the name of a layer."""
 
 
 class Finding(Record):
@@ -21,7 +21,9 @@ class Finding(Record):
     what: str = Field(description="Observation: what happened, where and how often.")
     cause: str = Field(description="Likely cause, or the effect on the training.")
     fix: str = Field(description="Recommended change.")
-    evidence: dict[str, EvidenceValue] = Field(description="Numbers behind the observation.")
+    evidence: dict[str, EvidenceValue] = Field(
+        description="Values that support the observation, by name."
+    )
 
     @classmethod
     def of(
@@ -35,7 +37,7 @@ class Finding(Record):
     ) -> Self:
         """Return a finding with the usual severity of its fault.
 
-        ``cause`` and ``fix`` default to those of the fault in the catalogue.
+        ``cause`` and ``fix`` default to the texts of the fault in the catalogue.
         """
         entry = find_fault(fault)
         return cls(
@@ -49,5 +51,5 @@ class Finding(Record):
 
     @property
     def explain_command(self) -> str:
-        """Command that explains the fault."""
+        """Command that prints the catalogue entry of the fault."""
         return find_fault(self.fault).explain_command

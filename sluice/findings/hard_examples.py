@@ -11,16 +11,15 @@ from sluice.findings.check_outcome import HardExample, UnusualFeature
 from sluice.findings.row_descriptions import describe_rows
 
 _MIN_DEVIATIONS = 2.0
-"""Minimum distance of an unusual value from the median of its column [deviations]."""
+"""A value is unusual only if its distance from the median is at least this number [robust std]."""
 
 _MAX_FEATURES = 3
-"""Maximum number of unusual features that are named per example."""
+"""Maximum number of unusual features per example."""
 
 _MAX_RARE_SHARE = 0.01
-"""Maximum share of rows with a rare value, in a column of which most rows are equal. There, a value
-is unusual only if it is rare: if at most this share of the rows is as far from the median or
-farther. A large deviation does not suffice: in a one-hot column of weekdays, every seventh row is
-2.9 standard deviations from the median 0."""
+"""In a column of which most rows are equal, a value is unusual only if it is rare: at most this
+share of the rows may be at least as far from the median. A large deviation does not suffice: in a
+one-hot column of weekdays, every seventh row is 2.9 standard deviations from the median 0."""
 
 _MAD_TO_STD = 1.4826
 """Standard deviation of a normal variable divided by its median absolute deviation."""
@@ -37,11 +36,13 @@ def find_hard_examples(
 ) -> tuple[HardExample, ...]:
     """Return the examples with the highest loss, each with its unusual features.
 
-    A feature is unusual when it is at least 2 deviations from the median of the given rows. The
-    deviation is robust (median absolute deviation, scaled to the standard deviation of a normal
-    variable), so that outliers do not inflate it. In a column of which most rows are equal, as in
-    a flag or a one-hot column, a value is unusual only if at most 1 % of the rows (or a single row)
-    are at least as far from the median. The three features with the largest deviations are named.
+    A feature is unusual if its value is at least 2 robust standard deviations from the median of
+    the given rows. A robust standard deviation is the median absolute deviation, scaled so that it
+    equals the standard deviation for a normal variable; outliers do not inflate it.
+
+    In a column of which most rows are equal, such as a one-hot column, a value is unusual only if
+    at most 1 % of the rows (or a single row) are at least as far from the median. The three
+    features with the largest deviations are returned.
 
     Examples of equal loss are listed in row order. Non-finite losses, non-numeric columns and
     missing cells are ignored.
@@ -67,7 +68,7 @@ def find_hard_examples(
             row=_label(frame.index[rows[i]]),
             description=description,
             loss=float(loss_N[i]),
-            # A ratio to a median at or below 0 has no meaning.
+            # Without a positive median, the ratio has no meaning.
             times_median=float(loss_N[i]) / median if median > 0 else float("nan"),
             unusual_features=features,
         )
@@ -95,14 +96,16 @@ def find_unusual_features(
     names = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
     value_ND = frame.iloc[rows].loc[:, names].to_numpy(np.float64, na_value=np.nan)
     deviation_ND = _deviations(value_ND)
-    return tuple(_largest_deviations(names, value_ND[i], deviation_ND[i]) for i in selected_indices)
+    return tuple(
+        _select_unusual_features(names, value_ND[i], deviation_ND[i]) for i in selected_indices
+    )
 
 
 def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return robust deviations from the median; NaN for a missing cell.
+    """Return the deviations from the median, in robust standard deviations; NaN for a missing cell.
 
-    The deviation is 0 in a constant column, and for a value that is not rare enough in a column of
-    which most rows are equal.
+    The deviation is 0 in a constant column. In a column of which most rows are equal, the unit is
+    the standard deviation, and the deviation is 0 for a value that is not rare.
     """
     deviation_ND = np.full(value_ND.shape, np.nan)
     for column, value_N in enumerate(value_ND.T):
@@ -125,17 +128,17 @@ def _deviations_of_rare_values(
     if not scale > 0:
         return np.zeros_like(distance_N)
     absolute_distance_N = np.abs(distance_N[np.isfinite(distance_N)])
-    # One row is always rare enough: otherwise no value of a small table would be unusual.
-    max_rows = max(1, int(_MAX_RARE_SHARE * absolute_distance_N.size))
+    # A value of a single row is always rare. Otherwise no value of a small table would be unusual.
+    max_rare_rows = max(1, int(_MAX_RARE_SHARE * absolute_distance_N.size))
     sorted_distances = np.sort(absolute_distance_N)
-    num_as_far_N = absolute_distance_N.size - np.searchsorted(
+    num_at_least_as_far_N = absolute_distance_N.size - np.searchsorted(
         sorted_distances, np.abs(distance_N), side="left"
     )
-    is_common_N = np.isfinite(distance_N) & (num_as_far_N > max_rows)
+    is_common_N = np.isfinite(distance_N) & (num_at_least_as_far_N > max_rare_rows)
     return np.where(is_common_N, 0.0, distance_N / scale)
 
 
-def _largest_deviations(
+def _select_unusual_features(
     names: list[str], value_D: NDArray[np.float64], deviation_D: NDArray[np.float64]
 ) -> tuple[UnusualFeature, ...]:
     absolute_deviation_D = np.where(np.isfinite(deviation_D), np.abs(deviation_D), 0.0)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-_MAX_LENGTH = 80
-"""Maximum length of a description; longer ones are cut [characters]."""
+_MAX_DESCRIPTION_LENGTH = 80
+"""Maximum length of a description [characters]. Longer descriptions are cut."""
 
 
 def describe_rows(
@@ -28,4 +28,8 @@ def describe_rows(
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _MAX_LENGTH else text[: _MAX_LENGTH - 3].rstrip() + "..."
+    return (
+        text
+        if len(text) <= _MAX_DESCRIPTION_LENGTH
+        else text[: _MAX_DESCRIPTION_LENGTH - 3].rstrip() + "..."
+    )

@@ -1,4 +1,4 @@
-"""Turns exceptions into messages with cause and fix: user code, bugs in Sluice, lack of memory."""
+"""Turns exceptions of user code, bugs in Sluice and lack of memory into messages with a fix."""
 
 import re
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
     """Explain an exception to the user and decide whether user code or Sluice is at fault.
 
     Args:
-        error: Any exception except subclasses of SluiceError, which carry their own explanation.
-        work: Name of the work that ran, for the message when memory is exhausted.
+        error: Any exception except a SluiceError, which contains its explanation.
+        work: Name of the work that ran, for the message about exhausted memory.
     """
     if is_out_of_memory(error):
         memory_error = out_of_memory_error(error, work)
@@ -64,7 +64,7 @@ def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
 def outcome_from_error(error: BaseException) -> CheckOutcome:
     """Return a failed check outcome that names the exception and the line that raised it.
 
-    A SluiceError keeps its cause, if any, and its fix. A RuntimeError or ValueError about sizes is
+    The cause and the fix of a SluiceError are kept. A RuntimeError or ValueError about sizes is
     reported as a shape mismatch.
     """
     if isinstance(error, SluiceError):
@@ -102,7 +102,7 @@ def wrap_user_errors(what: str) -> Iterator[None]:
             raise out_of_memory_error(error, what) from error
         explanation = explain_error(error, work=what)
         fix = (
-            "Correct that line and start again."
+            "Correct the named line and start again."
             if explanation.fault == "user code raised"
             else explanation.fix
         )
@@ -115,7 +115,7 @@ def training_error(error: Exception) -> SluiceError:
     """Return the error that ends a training: out of memory, a bug in Sluice, or user code.
 
     Args:
-        error: Any exception except subclasses of SluiceError.
+        error: Any exception except a SluiceError.
     """
     explanation = explain_error(error, work="a training")
     if explanation.fault == "out of memory":
@@ -125,5 +125,5 @@ def training_error(error: Exception) -> SluiceError:
     return TrainingFailed(
         explanation.what,
         cause="The code of the workload or the model raised an exception during a fold run.",
-        fix="Correct the named line; the POC gate shows most such errors within seconds.",
+        fix="Correct the named line. The POC gate reports most of these errors within seconds.",
     )

@@ -231,7 +231,7 @@ def test_page_of_a_failed_check_shows_the_problem_and_the_fix(ui: str) -> None:
         browser.close()
 
     assert "mini_training_lowers_loss" in text
-    assert "The training diverged" in text
+    assert "learning_rate is too high" in text
 
 
 def test_background_server_ends_on_sigterm(

@@ -20,14 +20,16 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
         id="checkpoint-mismatch",
         name="checkpoint mismatch",
         severity="error",
-        description="A model cannot be restored from its checkpoint, or differs afterwards.",
+        description=(
+            "A model cannot be restored from its checkpoint, or the restored model differs."
+        ),
         cause=(
-            "The model differs from the one that was saved: another width, depth or number of "
-            "features, or a state that state_dict does not contain."
+            "The model has another width, depth or number of features than the saved model, or "
+            "state_dict does not contain its whole state."
         ),
         fix=(
             "Build the model from the settings saved with the checkpoint, and register every "
-            "tensor that a prediction needs as parameter or buffer."
+            "tensor that a prediction needs as a parameter or a buffer."
         ),
         detectors=("POC gate",),
     ),
@@ -41,8 +43,8 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
         ),
         cause="The checkpoint does not contain the state, or the program does not load it.",
         fix=(
-            "Save and load the state_dict() of the optimizer and of the scheduler together with "
-            "that of the network, and the state of every generator."
+            "Save and load the state_dict() of the network, of the optimizer and of the scheduler, "
+            "and the state of every random generator."
         ),
         detectors=(
             "POC gate",
@@ -55,8 +57,8 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="No key of a checkpoint matches the network, which keeps its random weights.",
         cause=(
-            "The names differ, for example by the prefix 'module.' after data parallel training, "
-            "and strict=False hides the mismatch."
+            "The names of the parameters differ, for example by the prefix 'module.' after data "
+            "parallel training, and strict=False hides the mismatch."
         ),
         fix="Remove the prefix from the keys and load with strict=True.",
         detectors=("tracer",),
@@ -70,12 +72,12 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
             "improves."
         ),
         cause=(
-            "state_dict() returns references to the weights, or the checkpoint is selected by "
-            "another metric or a reversed comparison."
+            "state_dict() returns references to the weights, or the program compares another "
+            "metric, or compares the validation loss in the wrong direction."
         ),
         fix=(
-            "Keep copy.deepcopy(model.state_dict()), and compare the validation loss of each "
-            "epoch with the lowest one so far."
+            "Keep copy.deepcopy(model.state_dict()), and compare the validation loss of each epoch "
+            "with the lowest validation loss so far."
         ),
         detectors=("tracer",),
     ),
@@ -85,8 +87,8 @@ CHECKPOINT_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="select_epoch does not return the epoch with the lowest score.",
         cause=(
-            "select_epoch does not return the epoch with the lowest finite score: it may "
-            "maximise, compare positions instead of scores, or let NaN win a comparison."
+            "select_epoch may maximise the score, compare positions instead of scores, or treat "
+            "NaN as the lowest score."
         ),
         fix=(
             "Return the earliest epoch with the lowest finite score, and raise an error when no "

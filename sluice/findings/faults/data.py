@@ -119,8 +119,8 @@ DATA_FAULTS: tuple[Fault, ...] = (
         description="A split has fewer rows than a check requires.",
         cause="The train split of the fold has fewer rows than the check needs for a conclusion.",
         fix=(
-            "Provide more rows, shorten seq_len, or lower the check's required rows in the poc "
-            "settings."
+            "Provide more rows, shorten seq_len, or lower the minimum number of rows of the check "
+            "in the poc settings."
         ),
         detectors=("POC gate",),
     ),
@@ -130,8 +130,8 @@ DATA_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="The training rows of a fold are later than the rows it is evaluated on.",
         cause=(
-            "The rows are newest first, or the folds were shuffled or planned for another order, "
-            "so the model is trained on rows that are later than the rows it is evaluated on."
+            "The rows are newest first, or the folds were shuffled or planned for another order of "
+            "the rows."
         ),
         fix=(
             "Sort the rows by time, oldest first, and let plan_folds() put train before "
@@ -166,7 +166,7 @@ DATA_FAULTS: tuple[Fault, ...] = (
             "A feature uses later rows: a negative shift, a centred window, a statistic of the "
             "whole table, or a backward fill."
         ),
-        fix="Use shift, rolling and expanding windows that end at the row itself.",
+        fix="Use positive shifts, and rolling or expanding windows that end at the row itself.",
         detectors=("POC gate",),
     ),
     _fault(
@@ -232,12 +232,12 @@ DATA_FAULTS: tuple[Fault, ...] = (
             "have another order."
         ),
         cause=(
-            "A scaler is fitted again for the evaluation, it is applied only in training or only "
-            "in evaluation, or the two select their columns separately."
+            "A scaler is fitted again for the evaluation, a scaler is applied only in training or "
+            "only in evaluation, or training and evaluation select their columns separately."
         ),
         fix=(
-            "Use one preprocessing and one list of columns for both, fitted on the training rows "
-            "only."
+            "Fit one preprocessing on the training rows. Use it, with one list of columns, for "
+            "training and evaluation."
         ),
         detectors=("tracer",),
     ),
@@ -247,7 +247,7 @@ DATA_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description=(
             "Evaluation rows, or windows that overlap them, are also training rows, so the scores "
-            "do not predict those on new data."
+            "do not predict the scores on new data."
         ),
         cause="Rows were copied, resampled or cut into windows before they were split.",
         fix=(
@@ -261,8 +261,8 @@ DATA_FAULTS: tuple[Fault, ...] = (
         name="non-finite input",
         severity="error",
         description=(
-            "A batch contains NaN or infinity, which makes the loss, every gradient and then "
-            "every weight NaN."
+            "A batch contains NaN or infinity, which can make the loss, all gradients and then all "
+            "weights NaN."
         ),
         cause=(
             "Missing values were not imputed, or a transformation divides by 0 or takes the "
@@ -297,8 +297,8 @@ DATA_FAULTS: tuple[Fault, ...] = (
         ),
         fix=(
             "Use torch's random numbers, which differ in each worker, or seed other generators in "
-            "worker_init_fn from torch.initial_seed(). Divide a stream: each worker yields every "
-            "num_workers-th row."
+            "worker_init_fn with torch.initial_seed() % 2**32. Divide a stream: each worker yields "
+            "every num_workers-th row."
         ),
         detectors=("tracer",),
     ),
@@ -308,8 +308,8 @@ DATA_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="A shuffling loader yields the same batches in the same order in every epoch.",
         cause=(
-            "The sampler of a distributed training does not know the epoch, or the generator is "
-            "seeded again in every epoch."
+            "set_epoch() of a distributed sampler is not called, or the generator is seeded again "
+            "in every epoch."
         ),
         fix="Call sampler.set_epoch(epoch) before each epoch, or create the generator once.",
         detectors=("tracer",),

@@ -29,8 +29,8 @@ DISTRIBUTED_FAULTS: tuple[Fault, ...] = (
         name="sampler seed mismatch",
         severity="error",
         description=(
-            "Every rank takes its shard from another order of the rows: some are used twice per "
-            "epoch, others never."
+            "Every rank takes its shard from a different order of the rows: some rows are used "
+            "twice per epoch, other rows never."
         ),
         cause="The samplers of the ranks have different seeds.",
         fix="Use the same seed for the samplers of all ranks.",
@@ -41,8 +41,8 @@ DISTRIBUTED_FAULTS: tuple[Fault, ...] = (
         name="label skew across ranks",
         severity="confirm",
         description=(
-            "The label distributions of the ranks differ: batch norm and the metrics of each rank "
-            "see only a part of the data."
+            "The label distributions of the ranks differ, so batch norm and the metrics of a rank "
+            "are computed from a part of the labels."
         ),
         cause="Rows were divided in an order that depends on the labels.",
         fix="Shuffle the rows before they are divided among the ranks.",
@@ -59,7 +59,7 @@ DISTRIBUTED_FAULTS: tuple[Fault, ...] = (
         ),
         fix=(
             "Call the wrapper, ddp(x), not ddp.module(x). If you reduce gradients yourself, reduce "
-            "all of them and start with equal weights."
+            "all gradients and start with equal weights."
         ),
         detectors=("tracer",),
     ),

@@ -44,10 +44,10 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="A parameter gets a gradient of exactly 0.",
         cause=(
-            "A parameter has no influence on this batch: dead units, saturated gates, or an "
-            "initialisation at exactly 0."
+            "A parameter has no influence on the loss of this batch: dead units, saturated gates, "
+            "or an initialisation at exactly 0."
         ),
-        fix="Check activation and initialisation around the named parameters.",
+        fix="Check the activation and the initialisation of the layers with the named parameters.",
         detectors=("POC gate",),
     ),
     _fault(
@@ -74,7 +74,7 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="Outputs or gradients become too large.",
         cause=(
-            "Values grow through the network: unscaled features or targets, a high learning rate, "
+            "Values grow from layer to layer: unscaled features or targets, a high learning rate, "
             "an output that is not scaled to the target, or a long unnormalised recurrence."
         ),
         fix="Standardise features and target, lower learning_rate, or lower clip_norm.",
@@ -99,12 +99,12 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         name="misplaced zero_grad",
         severity="error",
         description=(
-            "Gradients are cleared between backward() and the step, so the step discards them."
+            "Gradients are cleared between backward() and the step, so the step cannot use them."
         ),
         cause="zero_grad() is called after backward().",
         fix=(
-            "Clear gradients before backward() or after step(). This also applies if you clear "
-            "them manually."
+            "Clear gradients before backward() or after step(), also if you clear gradients "
+            "manually."
         ),
         detectors=("tracer",),
     ),
@@ -112,7 +112,7 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         id="step-before-backward",
         name="step before backward",
         severity="error",
-        description="The optimizer steps before the backward pass of its batch.",
+        description="The optimizer makes its step before the backward pass of the batch.",
         cause="step() is called before backward().",
         fix="Order each batch as zero_grad(), forward, backward(), step().",
         detectors=("tracer",),
@@ -160,7 +160,7 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         name="unnormalized gradient accumulation",
         severity="error",
         description=(
-            "Gradients of several batches are summed without a division of the loss, so that the "
+            "Gradients of several batches are added without a division of the loss, so that the "
             "gradient is too large."
         ),
         cause="The loss is not divided by the number of accumulated batches.",
@@ -195,7 +195,7 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         name="updates lost to rounding",
         severity="error",
         description="Updates of 16-bit weights are lost to rounding, so most weights never change.",
-        cause="The update of a weight is below half of its last digit.",
+        cause="The update of a weight is smaller than half of the weight's last digit.",
         fix="Keep the weights in float32 and use torch.autocast, or raise the learning rate.",
         detectors=("tracer",),
     ),

@@ -48,7 +48,9 @@ LOSS_FAULTS: tuple[Fault, ...] = (
         id="wrong-loss-shape",
         name="wrong loss shape",
         severity="error",
-        description="loss() does not return one number, or losses() not one number per example.",
+        description=(
+            "loss() does not return one number, or losses() does not return one number per example."
+        ),
         cause="loss() does not reduce over the batch, or losses() reduces over too many axes.",
         fix=(
             "Return one value per example (B,) from losses(), and one value from loss(), for "
@@ -62,8 +64,8 @@ LOSS_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="The loss does not depend on any trainable parameter: nothing learns.",
         cause=(
-            "The model cannot learn: every layer is frozen, or detach() or no_grad() disconnects "
-            "the output from the parameters."
+            "Every layer is frozen, or detach() or no_grad() disconnects the output from the "
+            "parameters."
         ),
         fix="Set requires_grad on the layers to be trained, and remove the detach() or no_grad().",
         detectors=(
@@ -81,8 +83,8 @@ LOSS_FAULTS: tuple[Fault, ...] = (
         ),
         cause="The outputs or the targets have an additional dimension of length 1.",
         fix=(
-            "Use one shape for both: apply squeeze(-1) to the tensor with the additional "
-            "dimension, or unsqueeze(-1) to the other one."
+            "Use one shape for outputs and targets: apply squeeze(-1) to the tensor with the "
+            "additional dimension, or unsqueeze(-1) to the other tensor."
         ),
         detectors=("tracer",),
     ),
@@ -92,11 +94,11 @@ LOSS_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="A loss function receives probabilities instead of logits, or the reverse.",
         cause=(
-            "The network ends in a softmax or sigmoid that the loss function applies itself, or "
-            "lacks one that it expects."
+            "The network ends in a softmax or sigmoid that the loss function also applies, or the "
+            "network lacks a softmax or sigmoid that the loss function expects."
         ),
         fix=(
-            "Use the loss function for what the network returns: cross_entropy and "
+            "Choose the loss function by the output of the network: cross_entropy and "
             "binary_cross_entropy_with_logits for logits, nll_loss for log-probabilities."
         ),
         detectors=("tracer",),
@@ -106,7 +108,8 @@ LOSS_FAULTS: tuple[Fault, ...] = (
         name="extreme logits",
         severity="warning",
         description=(
-            "The network is confident and wrong before training: the first steps only undo that."
+            "The network is confident and wrong before training, so the first steps only reduce "
+            "the logits."
         ),
         cause="The weights of the last layer or the inputs are too large.",
         fix="Initialize the weights of the last layer with smaller values, or scale the inputs.",

@@ -53,8 +53,8 @@ NETWORK_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="The prediction of an example depends on the other examples of its batch.",
         cause=(
-            "forward() mixes the examples of a batch: a recurrent or transformer layer that "
-            "treats axis 0 as time, a statistic over axis 0, or a reshape across it."
+            "forward() mixes the examples of a batch: a recurrent or transformer layer that treats "
+            "axis 0 as time, a statistic over axis 0, or a reshape across axis 0."
         ),
         fix=(
             "Pass batch_first=True to recurrent, attention and transformer layers, and compute "
@@ -83,8 +83,8 @@ NETWORK_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="The network predicts almost the same value for every input.",
         cause=(
-            "The model predicts almost the same value for every input: its features do not reach "
-            "the output, or a high learning rate saturated its units."
+            "The features do not reach the output, or a high learning rate saturated the units of "
+            "the network."
         ),
         fix="Check the scaling of the features, then lower learning_rate and weight_decay.",
         detectors=("POC gate",),
@@ -116,8 +116,8 @@ NETWORK_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="Units of a layer are never active: they get no gradient and cannot recover.",
         cause=(
-            "Units that are never active get no gradient and cannot recover: a large negative "
-            "bias, an unsuitable initialisation, or a learning rate that is too high."
+            "A layer has a large negative bias or an unsuitable initialisation, or the learning "
+            "rate is too high."
         ),
         fix=(
             "Check the bias and the initialisation of the named layer, lower learning_rate, or "
@@ -137,8 +137,8 @@ NETWORK_FAULTS: tuple[Fault, ...] = (
             "All units of a layer start with equal weights: the layer is equivalent to one unit."
         ),
         cause=(
-            "All units of a layer start with equal weights and get equal gradients, so they never "
-            "differ: the weights are initialised with a constant."
+            "The weights are initialised with a constant: all units of a layer get equal gradients "
+            "and never differ."
         ),
         fix="Initialise the weights randomly, as torch does by default.",
         detectors=(
@@ -184,8 +184,8 @@ NETWORK_FAULTS: tuple[Fault, ...] = (
             "Trainable parameters belong to no optimizer, so they keep their initial values."
         ),
         cause=(
-            "A trainable parameter is in no parameter group, so it keeps its initial value: a "
-            "head that was replaced after the optimizer was created, or a missing group."
+            "A trainable parameter is in no parameter group: a head that was replaced after the "
+            "optimizer was created, or a missing group."
         ),
         fix="Put every trainable parameter into exactly one group of parameter_groups().",
         detectors=(
@@ -257,7 +257,10 @@ NETWORK_FAULTS: tuple[Fault, ...] = (
             "A network is trained in evaluation mode: dropout is off, and batch norm does not "
             "update its statistics."
         ),
-        cause="train() is not called after an evaluation, or the network was created in that mode.",
+        cause=(
+            "train() is not called after an evaluation, or the program received the network in "
+            "evaluation mode."
+        ),
         fix="Call model.train() at the start of each epoch and after each evaluation.",
         detectors=("tracer",),
     ),
@@ -278,11 +281,14 @@ NETWORK_FAULTS: tuple[Fault, ...] = (
         name="tied weights broken",
         severity="error",
         description=(
-            "The weights of embedding and output layer should be one parameter, but are two, which "
-            "diverge."
+            "The weights of embedding and output layer should be one parameter, but are two "
+            "parameters, which diverge."
         ),
-        cause="One of them was replaced or copied after they were tied.",
-        fix="Assign the embedding's weight to the output layer after every change of either.",
+        cause="One of the weights was replaced or copied after they were tied.",
+        fix=(
+            "After each change of the embedding or the output layer, assign the embedding's weight "
+            "to the output layer."
+        ),
         detectors=("tracer",),
     ),
 )

@@ -30,10 +30,7 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
         description=(
             "The training diverges: each step overshoots the minimum, so the loss increases."
         ),
-        cause=(
-            "The training diverged: learning_rate is too high, clip_norm is too large, or loss() "
-            "has the wrong sign."
-        ),
+        cause="learning_rate is too high, clip_norm is too large, or loss() has the wrong sign.",
         fix=(
             "Lower learning_rate by a factor of 10 until the loss decreases, and check the sign "
             "of loss()."
@@ -48,7 +45,10 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
         name="learning rate stays zero",
         severity="error",
         description="The learning rate is 0 for many steps, which therefore change no weight.",
-        cause="A warmup with an integer division is 0 until its last step.",
+        cause=(
+            "The warmup factor is computed with an integer division, so it is 0 until the last "
+            "warmup step."
+        ),
         fix="Use float division and start at the first step: min(1.0, (step + 1) / warmup).",
         detectors=("tracer",),
     ),
@@ -163,8 +163,8 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
         ),
         fix=(
             "First check that training and validation rows are preprocessed in the same way. Then "
-            "keep the weights with the lowest validation loss and stop there. More data, weight "
-            "decay, dropout or a smaller network narrow the gap."
+            "keep the weights with the lowest validation loss, and end the training at that epoch. "
+            "More data, weight decay, dropout or a smaller network narrow the gap."
         ),
         detectors=(
             "tracer",
@@ -175,7 +175,7 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
         id="underfitting",
         name="underfitting",
         severity="warning",
-        description="The training loss is barely below that of the best constant prediction.",
+        description="The training loss is barely below the loss of the best constant prediction.",
         cause=(
             "The network is too small or too strongly regularised, the learning rate is too low, "
             "or the features carry little information about the target."

@@ -34,13 +34,13 @@ RUNTIME_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="Sluice's own code raised an exception.",
         cause=(
-            "Sluice's own code raised, not the workload's or the model's: this is a bug in "
-            "Sluice. It should have handled the value that it received, or rejected it with a "
+            "This is a bug in Sluice: its own code raised the exception, not the workload or the "
+            "model. Sluice should have handled the received value, or rejected the value with a "
             "reason."
         ),
         fix=(
-            "Please report it with this message, and with the dtypes and shapes of your inputs "
-            "and targets."
+            "Please report this bug with the message, and with the dtypes and shapes of your "
+            "inputs and targets."
         ),
         detectors=("POC gate",),
     ),
@@ -48,11 +48,10 @@ RUNTIME_FAULTS: tuple[Fault, ...] = (
         id="time-limit-exceeded",
         name="time limit exceeded",
         severity="error",
-        description="A check, or the whole gate, exceeded its time limit.",
+        description="A check, or the whole POC gate, exceeded its time limit.",
         cause=(
-            "The time limit was exceeded: the model or the data subset is too large for "
-            "this machine, or the workload's code is slow. On Linux, waiting for a CPU that other "
-            "programs use does not count."
+            "The model or the data subset is too large for this machine, or the workload's code is "
+            "slow. On Linux, the time in which the process waits for a CPU does not count."
         ),
         fix=(
             "Use a smaller data subset (poc settings), profile the named check, or raise its "

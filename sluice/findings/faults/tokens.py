@@ -34,8 +34,8 @@ TOKEN_FAULTS: tuple[Fault, ...] = (
         name="all targets ignored",
         severity="error",
         description=(
-            "Every target of a batch is ignored: its mean loss is NaN, and one such batch makes "
-            "all weights NaN."
+            "Every target of a batch is ignored: the mean loss of the batch is NaN, and a step "
+            "with this loss makes all weights NaN."
         ),
         cause=("The answers of long rows are truncated, so that only their masked prompts remain."),
         fix=(
@@ -47,11 +47,11 @@ TOKEN_FAULTS: tuple[Fault, ...] = (
         id="inverted-padding-mask",
         name="inverted padding mask",
         severity="error",
-        description="A padding mask hides the tokens, and the network sees only the padding.",
+        description="A padding mask hides the tokens, so the network reads only the padding.",
         cause=(
-            "The mask is True where the function expects False: torch hides the positions of "
-            "key_padding_mask that are True, and shows those of a boolean attn_mask of "
-            "scaled_dot_product_attention."
+            "The mask is True where the function expects False. In key_padding_mask, True excludes "
+            "a position from attention. In a boolean attn_mask of scaled_dot_product_attention, "
+            "True includes a position."
         ),
         fix="Invert the mask.",
         detectors=("tracer",),
@@ -87,7 +87,7 @@ TOKEN_FAULTS: tuple[Fault, ...] = (
         description=(
             "Texts start with two BOS tokens, unlike the prompts that the network receives later."
         ),
-        cause="A BOS token was added to texts that already contain one.",
+        cause="A BOS token was added to texts that already contain a BOS token.",
         fix="Tokenize text from a chat template with add_special_tokens=False.",
         detectors=("tracer",),
     ),

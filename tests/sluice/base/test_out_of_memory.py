@@ -181,5 +181,5 @@ def test_trial_error_names_its_values_and_the_first_fix(tmp_path):
 
 
 def test_other_exceptions_are_attributed_to_user_code():
-    with pytest.raises(ContractError, match="Correct that line"), wrap_user_errors("loss()"):
+    with pytest.raises(ContractError, match="Correct the named line"), wrap_user_errors("loss()"):
         raise KeyError("x")

@@ -66,12 +66,15 @@ def test_an_exception_raised_by_sluice_is_reported_as_a_bug():
     assert finding.fault == "bug in Sluice"
     assert "failfast/learning/example_sampling.py" in finding.summary
     assert "bug in Sluice" in finding.cause
-    assert "Please report it" in finding.fix
-    with pytest.raises(ContractError, match="Please report it"), wrap_user_errors("examples()"):
+    assert "Please report this bug" in finding.fix
+    with (
+        pytest.raises(ContractError, match="Please report this bug"),
+        wrap_user_errors("examples()"),
+    ):
         raise error
     training_failed = training_error(error)
     assert isinstance(training_failed, TrainingFailed)
-    assert "Please report it" in training_failed.fix
+    assert "Please report this bug" in training_failed.fix
     assert "Correct the named line" not in training_failed.fix
 
 

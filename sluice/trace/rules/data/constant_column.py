@@ -21,100 +21,109 @@ class ConstantColumnSettings(Settings):
     min_rows: int = Field(
         200,
         ge=1,
-        description="Minimum number of sampled training rows for a finding. An evaluation needs "
-        "a quarter of this number to be compared.",
+        description="A finding requires at least this number of sampled training rows. An "
+        "evaluation is compared only if at least a quarter of this number of its rows were "
+        "sampled.",
     )
     min_table_rows: int = Field(
         1000,
         ge=1,
-        description="Minimum number of sampled training rows, for a finding that a large part of "
-        "a table's columns is constant, or that a few isolated columns are.",
+        description="Two kinds of findings require at least this number of sampled training rows: "
+        "that a large part of a table's columns is constant, and that only one or two adjacent "
+        "columns of a narrow table are constant.",
     )
     min_constant_columns: int = Field(
         3,
         ge=1,
-        description="Minimum number of constant columns that count as a large part of a table.",
+        description="Constant columns count as a large part of a table only if there are at least "
+        "this number of them.",
     )
     min_constant_share: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Minimum share of constant columns among all columns, for them to count as a "
-        "large part of a table.",
+        description="Constant columns count as a large part of a table only if they are at least "
+        "this share of all its columns.",
     )
     max_mean_difference: float = Field(
         0.5,
         gt=0,
-        description="Maximum difference between the means of a column in training and in an "
-        "evaluation, for the column to count as equally distributed [std of the training rows].",
+        description="A column counts as similar in training and in an evaluation only if its two "
+        "means differ by less than this number [std of the training rows].",
     )
     max_std_ratio: float = Field(
         1.5,
         gt=1,
-        description="Maximum ratio of the standard deviations of a column in training and in an "
-        "evaluation, in either direction, for the column to count as equally distributed.",
+        description="A column counts as similar in training and in an evaluation only if the "
+        "ratio of its larger to its smaller standard deviation is below this number.",
     )
-    min_relative_std: float = Field(
+    min_std_to_range_ratio: float = Field(
         0.15,
         gt=0,
-        description="Minimum ratio of a column's standard deviation to its range in an "
-        "evaluation, for the column to count as varying. Below it, only a few rows differ from "
-        "the rest.",
+        description="A column counts as varying in an evaluation only if the ratio of its "
+        "standard deviation to its range is above this number. With a lower ratio, only a few "
+        "rows differ from the rest.",
     )
     max_isolated_columns: int = Field(
         2,
         ge=1,
-        description="Maximum number of adjacent constant columns that count as isolated. Two "
-        "such columns may be the sine and cosine of one time of day.",
+        description="Constant columns count as isolated only if they are adjacent and at most "
+        "this number. Two adjacent columns may be the sine and cosine of one time of day.",
     )
     max_narrow_columns: int = Field(
         32,
         ge=1,
-        description="Maximum number of columns of a narrow table. In a wider table, isolated "
-        "constant columns are not reported, and several constant columns among standardized ones "
-        "need confirmation.",
+        description="A table counts as narrow if it has at most this number of columns. In a "
+        "wider table, isolated constant columns are not reported, and a finding about several "
+        "constant columns among standardized columns needs confirmation.",
     )
     max_standardized_mean: float = Field(
-        0.3, gt=0, description="Maximum absolute mean of a standardized column."
+        0.3,
+        gt=0,
+        description="A column counts as standardized only if the absolute value of its mean is "
+        "below this number.",
     )
     standardized_std_range: tuple[float, float] = Field(
         (0.6, 1.6),
-        description="Lower and upper limit of the standard deviation of a standardized column.",
+        description="A column counts as standardized only if its standard deviation is between "
+        "these two limits.",
     )
-    min_columns: int = Field(5, ge=2, description="Minimum number of columns for a finding.")
+    min_columns: int = Field(
+        5, ge=2, description="A finding requires at least this number of input columns."
+    )
     min_neighbor_correlation: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Minimum correlation between the standard deviations of neighboring "
-        "positions, for an input to count as an image or a curve. In an image or a curve, the "
+        description="An input counts as an image or a curve only if the standard deviations of "
+        "neighboring positions have at least this correlation. In an image or a curve, the "
         "standard deviation changes gradually from position to position.",
     )
     min_neighbor_pairs: int = Field(
         16,
         ge=2,
-        description="Minimum number of pairs of neighboring positions, for the correlation of "
-        "their standard deviations to be computed. With fewer, no input counts as an image or a "
-        "curve.",
+        description="The correlation between neighboring positions is computed from at least this "
+        "number of pairs of varying positions. With fewer pairs, an input does not count as an "
+        "image or a curve.",
     )
     min_image_side: int = Field(
         6,
         ge=2,
-        description="Minimum length of each of the last two dimensions, for the neighboring "
-        "positions of an input to be compared. Smaller inputs may be patches or short vectors. "
-        "Only for inputs with more than two dimensions.",
+        description="An input of more than two dimensions counts as an image or a curve only if "
+        "each of its last two dimensions has at least this length. A smaller input may be a patch "
+        "or a short vector.",
     )
     min_neighbor_std_ratio: float = Field(
         0.4,
         gt=0,
-        description="For a position next to a constant one: minimum ratio of its standard "
-        "deviation to the median standard deviation of all varying positions, for it to count as "
-        "a varying neighbor.",
+        description="The neighbors of a constant position count as varying only if their standard "
+        "deviations exceed this multiple of the median standard deviation of all varying "
+        "positions.",
     )
 
 
-_MAX_LISTED = 8
-"""Maximum number of columns whose positions the message lists."""
+_MAX_LISTED_COLUMNS = 8
+"""Maximum number of columns whose indices the message lists."""
 
 
 def _judge(rule: Rule[ConstantColumnSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -140,12 +149,12 @@ def _detect_constant_columns(
     training: InputRecord,
     evaluations: list[InputRecord],
 ) -> TraceFinding | None:
-    end_columns = {0, max((c.column for c in training.columns), default=0)}
+    end_column_indices = {0, max((c.column for c in training.columns), default=0)}
     constant_columns = [
         c
         for c in training.columns
-        # A column of ones at either end is an intercept.
-        if c.smallest == c.largest and not (c.smallest == 1 and c.column in end_columns)
+        # Leave out a column of ones at either end: it is an intercept.
+        if c.smallest == c.largest and not (c.smallest == 1 and c.column in end_column_indices)
     ]
     if (
         not constant_columns
@@ -156,15 +165,15 @@ def _detect_constant_columns(
     settings = rule.settings
     columns_by_reason = {
         "they are a large part of the table and have different values": constant_columns
-        if _are_large_part(settings, constant_columns, training)
+        if _are_large_part_of_table(settings, constant_columns, training)
         else [],
-        "the evaluation contains other values there": _find_varying_in_evaluation(
+        "the values vary in an evaluation": _find_varying_in_evaluation(
             settings, constant_columns, training, evaluations
         ),
-        "all others are standardized": constant_columns
+        "all columns that vary are standardized": constant_columns
         if _are_varying_columns_standardized(settings, training)
         else [],
-        "the columns on both sides are standardized": [
+        "the adjacent columns are standardized": [
             c for c in constant_columns if _is_between_standardized(settings, c, training)
         ],
         "no other column is constant": constant_columns
@@ -187,18 +196,20 @@ def _build_finding(
     columns: list[ColumnRecord],
     reason: str,
 ) -> TraceFinding:
-    # A scaler also produces a constant 0 for pixels or words that never occur. So in a wide table,
-    # several constant columns among standardized ones are not conclusive.
+    # In a wide table, several constant columns among standardized columns are not conclusive: a
+    # scaler maps pixels or words that never occur to a constant 0.
     is_wide = len(training.columns) > rule.settings.max_narrow_columns
     may_be_intentional = is_wide and "standardized" in reason and len(columns) > 1
-    first = columns[0]
-    positions = list_numbers([c.column for c in columns[:_MAX_LISTED]], len(columns))
-    total = math.prod(training.shape[1:]) if training.by_position else training.shape[-1]
+    first_column = columns[0]
+    indices_text = list_numbers([c.column for c in columns[:_MAX_LISTED_COLUMNS]], len(columns))
+    num_input_columns = (
+        math.prod(training.shape[1:]) if training.by_position else training.shape[-1]
+    )
     observation = (
-        f"column {positions} of {total} is {first.smallest:.4g}"
+        f"column {indices_text} of {num_input_columns} is {first_column.smallest:.4g}"
         if len(columns) == 1
-        else f"columns {positions} of {total} are constant (the first is always "
-        f"{first.smallest:.4g})"
+        else f"columns {indices_text} of {num_input_columns} are constant (the first is "
+        f"always {first_column.smallest:.4g})"
     )
     return rule.finding(
         severity="confirm" if may_be_intentional else "error",
@@ -208,18 +219,18 @@ def _build_finding(
         cause="The network receives no information from a constant column.",
         fix="Check the preprocessing step that fills or drops values.",
         confidence=0.5 if may_be_intentional else 0.9,
-        column=first.column,
+        column=first_column.column,
         num_columns=len(columns),
         num_rows=training.num_rows,
     )
 
 
-def _are_large_part(
+def _are_large_part_of_table(
     settings: ConstantColumnSettings, constant_columns: list[ColumnRecord], record: InputRecord
 ) -> bool:
     """Whether the constant columns are a large part of a table, and their values differ.
 
-    Columns with one common value may be intentional: ones, or counts that are all zero.
+    A value that all constant columns share may be intentional, such as 1, or 0 for a count.
     """
     return (
         len(record.shape) == 2
@@ -239,30 +250,31 @@ def _find_varying_in_evaluation(
 ) -> list[ColumnRecord]:
     """Return the constant columns that vary in an evaluation.
 
-    Only the first evaluation that is distributed like training is compared.
+    Only one evaluation is compared: the first one with enough rows and a similar distribution.
     """
     for record in evaluations:
-        by_index = {c.column: c for c in record.columns}
-        if record.num_rows >= settings.min_rows // 4 and _is_distributed_like_training(
-            settings, training, by_index
+        evaluation_columns = {c.column: c for c in record.columns}
+        if record.num_rows >= settings.min_rows // 4 and _has_similar_distribution(
+            settings, training, evaluation_columns
         ):
             return [
                 c
                 for c in constant_columns
-                if c.column in by_index and _varies(settings, by_index[c.column])
+                if c.column in evaluation_columns
+                and _varies(settings, evaluation_columns[c.column])
             ]
     return []
 
 
 def _varies(settings: ConstantColumnSettings, column: ColumnRecord) -> bool:
     value_range = column.largest - column.smallest
-    return value_range > 0 and column.std / value_range > settings.min_relative_std
+    return value_range > 0 and column.std / value_range > settings.min_std_to_range_ratio
 
 
-def _is_distributed_like_training(
+def _has_similar_distribution(
     settings: ConstantColumnSettings, training: InputRecord, evaluation: Mapping[int, ColumnRecord]
 ) -> bool:
-    """Whether most columns of an evaluation have about the mean and std of training."""
+    """Whether most columns that vary in training have a similar mean and std in an evaluation."""
     pairs = [
         (t, evaluation[t.column]) for t in training.columns if t.std and t.column in evaluation
     ]
@@ -291,8 +303,8 @@ def _is_between_standardized(
 ) -> bool:
     """Whether a column of zeros is between two standardized columns of a table.
 
-    All other columns must be standardized, 0/1 or constant. Zeros between 0/1 columns do not count:
-    they may be a category without any row.
+    All other columns must be standardized, 0/1 or constant. A column of zeros next to a 0/1 column
+    does not count, because it may be the one-hot column of a category without rows.
     """
     if len(record.shape) != 2 or column.smallest:
         return False
@@ -311,29 +323,29 @@ def _is_between_standardized(
 def _are_isolated(
     settings: ConstantColumnSettings, constant_columns: list[ColumnRecord], record: InputRecord
 ) -> bool:
-    """Whether the constant columns of a narrow table are few and adjacent, and one is always 0.
+    """Whether the constant columns of a narrow table are few and adjacent, and one of them is 0.
 
-    The table must come from a loader. Two constant columns must have different values, such as the
-    sine and cosine of an hour that is always midnight. Columns next to a 0/1 column do not count:
-    they may be categories without any row.
+    The rows must come from a loader. Two constant columns must have different values, such as the
+    sine and cosine of an hour that is always midnight. Constant columns next to a 0/1 column do not
+    count, because they may be one-hot columns of categories without rows.
     """
-    positions = [c.column for c in constant_columns]
+    indices = [c.column for c in constant_columns]
     values = {c.smallest for c in constant_columns}
-    first, last = min(positions), max(positions)
+    first_index, last_index = min(indices), max(indices)
     if (
         record.loader < 0
         or len(record.shape) != 2
         or record.num_rows < settings.min_table_rows
         or not len(record.columns) == record.shape[1] <= settings.max_narrow_columns
         or len(constant_columns) > settings.max_isolated_columns
-        or last - first != len(values) - 1  # not adjacent, or with equal values
+        or last_index - first_index != len(values) - 1  # not adjacent, or equal values
         or 0 not in values
     ):
         return False
     return not any(
         (c.smallest, c.largest) == (0, 1)
         for c in record.columns
-        if c.column in (first - 1, last + 1)
+        if c.column in (first_index - 1, last_index + 1)
     )
 
 
@@ -342,8 +354,8 @@ def _do_neighbors_vary(
 ) -> bool:
     """Whether both neighbors of a constant position of an image or curve vary.
 
-    Only inputs whose standard deviations change gradually from position to position are checked. At
-    the unused border of an image only one neighbor varies, so the border is not reported.
+    The standard deviation must change gradually from position to position. At the unused border of
+    an image only one neighbor varies, so the border is not reported.
     """
     if len(record.shape) > 2 and min(record.shape[-2:]) < settings.min_image_side:
         return False
@@ -365,13 +377,13 @@ CONSTANT_COLUMN = Rule(
     name="every input column varies",
     fault="constant column",
     priority=460,
-    requires="200 training rows of floats with at least five columns.",
+    requires="200 training rows of at least five columns of floats.",
     contradicted_by="A column that is reserved for later use.",
-    abstains="Another network returns rows of this shape, such as an encoder with an inactive "
-    "feature; there is no sign of missing values, such as standardized columns beside the constant "
-    "one or other values in an evaluation; the column belongs to the unused border of an image; or "
-    "the network is trained on several loaders. Several constant columns of a standardized table "
-    "with more than 32 columns need confirmation.",
+    abstains="Another network returns rows of this shape, so the column may be an inactive "
+    "feature of an encoder; nothing indicates that values are missing, for example because no "
+    "evaluation has other values in the column; the column is at the unused border of an image; "
+    "or the network is trained on several loaders. Several constant columns of a standardized "
+    "table with more than 32 columns need confirmation.",
     settings=ConstantColumnSettings(),
     judge=_judge,
 )

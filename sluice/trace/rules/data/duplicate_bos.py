@@ -15,23 +15,28 @@ class DuplicateBosSettings(Settings):
         0.98,
         gt=0,
         le=1,
-        description="Minimum share of the rows that start with the most frequent first token, for "
-        "this token to count as the BOS token.",
+        description="The most frequent first token counts as the BOS token only if at least this "
+        "share of the rows start with it.",
     )
     min_double_bos_rows: int = Field(
-        3, ge=1, description="Minimum number of rows that start with two BOS tokens, for a finding."
+        3,
+        ge=1,
+        description="A finding requires at least this number of rows that start with two BOS "
+        "tokens.",
     )
     min_double_bos_share: float = Field(
         0.02,
         gt=0,
         le=1,
-        description="Minimum share of rows that start with two BOS tokens, for a finding.",
+        description="A finding requires that at least this share of the rows start with two BOS "
+        "tokens.",
     )
     min_double_bos_share_for_error: float = Field(
         0.1,
         gt=0,
         le=1,
-        description="Minimum share of rows that start with two BOS tokens, for severity 'error'.",
+        description="Severity 'error' requires that at least this share of the rows start with "
+        "two BOS tokens. For a lower share, the finding needs confirmation.",
     )
 
 
@@ -47,24 +52,25 @@ def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding
     for record, tokens in token_inputs:
         double_bos_share = tokens.num_doubled / max(tokens.num_rows, 1)
         if (
-            tokens.num_longer  # rows with the token three or more times, as with left padding
+            # rows that start with the token three or more times, as with left padding
+            tokens.num_longer
             or tokens.num_first < rule.settings.min_bos_share * tokens.num_rows
             or tokens.num_doubled < rule.settings.min_double_bos_rows
             or double_bos_share < rule.settings.min_double_bos_share
         ):
             continue
         is_error = double_bos_share >= rule.settings.min_double_bos_share_for_error
-        num_first_text = "All" if tokens.num_first == tokens.num_rows else str(tokens.num_first)
+        first_rows_text = "All" if tokens.num_first == tokens.num_rows else str(tokens.num_first)
         findings.append(
             rule.finding(
                 severity="error" if is_error else "confirm",
                 step=record.first_step + 1,
                 what=f"{network_name(trace, record.network)}: {tokens.num_doubled} of "
                 f"{tokens.num_rows} rows ({double_bos_share:.0%}) start with token {tokens.first} "
-                f"twice. {num_first_text} rows start with it, and it occurs nowhere else in the "
-                "affected rows.",
-                cause="A BOS token was added to texts that already contain one: the learned "
-                "sequences differ from prompts with a single BOS token.",
+                f"twice. {first_rows_text} rows start with this token. The affected rows contain "
+                "it at no later position.",
+                cause="A BOS token was added to texts that already contain a BOS token. So "
+                "training rows differ from prompts, which start with a single BOS token.",
                 fix="Tokenize text from a chat template with add_special_tokens=False.",
                 num_doubled=tokens.num_doubled,
                 num_rows=tokens.num_rows,
@@ -79,7 +85,7 @@ DUPLICATE_BOS = Rule(
     fault="duplicate BOS token",
     priority=450,
     requires="Token inputs in training, at least 98% of whose rows start with the same token. At "
-    "least three rows, and at least 2% of the rows, start with it twice.",
+    "least three rows, and at least 2% of the rows, start with this token twice.",
     contradicted_by="Texts that intentionally start with the same token twice.",
     abstains="Some rows start with the token three or more times, as with left padding.",
     settings=DuplicateBosSettings(),

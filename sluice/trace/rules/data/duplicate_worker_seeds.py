@@ -15,11 +15,11 @@ may seed them again."""
 
 _OBJECT_GENERATOR_CAUSE = (
     "workers are copies of the main process, so a generator of the dataset or of collate_fn has "
-    "the same state in all of them unless worker_init_fn seeds it."
+    "the same state in all workers, unless worker_init_fn seeds it."
 )
 _OBJECT_GENERATOR_FIX = (
     "Use torch's global generator, which torch seeds differently in each worker, or seed this "
-    "generator in worker_init_fn from torch.initial_seed()."
+    "generator in worker_init_fn with torch.initial_seed() % 2**32."
 )
 _PROCESS_GENERATOR_CAUSE = (
     "torch seeds this generator differently in each worker and epoch, but the program seeds it "
@@ -32,7 +32,7 @@ _PROCESS_GENERATOR_FIX = (
 
 
 def _draws_without_seeding(record: WorkerRandomnessRecord) -> bool:
-    """Whether loading a batch draws numbers from the generator without seeding it again."""
+    """Whether loading a batch draws numbers from the generator and does not seed it again."""
     return record.after != record.before and record.reseeded != "yes"
 
 
@@ -56,8 +56,8 @@ def _draws_in_second_batch(records: Sequence[WorkerRandomnessRecord], worker: in
     return any(r.worker == worker and r.batch == 2 and _draws_without_seeding(r) for r in records)
 
 
-def _find_copied_workers(records: Sequence[WorkerRandomnessRecord]) -> frozenset[int]:
-    """Return the workers of one epoch that draw the same numbers as another worker."""
+def _find_duplicate_workers(records: Sequence[WorkerRandomnessRecord]) -> frozenset[int]:
+    """Return the workers of one epoch that draw the same numbers as another worker does."""
     first_batches = [record for record in records if record.batch == 1]
     return frozenset(
         record.worker
@@ -67,17 +67,17 @@ def _find_copied_workers(records: Sequence[WorkerRandomnessRecord]) -> frozenset
     )
 
 
-def _describe_source(source: str) -> str:
-    if source in _PROCESS_GENERATORS:
-        return f"its workers draw from {source}"
-    owner = "collate_fn" if source.startswith("collate_fn") else "the dataset"
-    return f"{owner} contains a generator ({source})"
+def _describe_generator(path: str) -> str:
+    if path in _PROCESS_GENERATORS:
+        return f"its workers draw from the generator of {path}"
+    owner = "collate_fn" if path.startswith("collate_fn") else "the dataset"
+    return f"{owner} contains a generator ({path})"
 
 
 def _is_reset_every_epoch(
     records_by_epoch: dict[int, list[WorkerRandomnessRecord]],
 ) -> bool:
-    """Whether each worker starts every epoch with the same state, and draws numbers from it."""
+    """Whether each generator has the same state at the start of every epoch, and is used."""
     first_batches = [[r for r in records if r.batch == 1] for records in records_by_epoch.values()]
     states = {tuple(sorted((r.worker, r.before) for r in records)) for records in first_batches}
     return (
@@ -88,40 +88,41 @@ def _is_reset_every_epoch(
     )
 
 
-def _detect_copied_stream(
+def _detect_duplicate_stream_batches(
     rule: Rule[NoThresholds], trace: Trace, loader: int
 ) -> TraceFinding | None:
     """Detect workers that yield the same batches of a stream.
 
-    Batches are compared and not random numbers, because workers that each yield another part of the
-    stream may draw equal numbers.
+    Batches are compared instead of random numbers. Workers that yield different parts of a stream
+    may draw equal numbers on purpose, to shuffle the whole stream in the same order.
     """
     records = [r for r in trace.workers if r.loader == loader and r.content]
     first_epoch = min((r.epoch for r in records), default=0)
-    contents = {(r.worker, r.batch): r.content for r in records if r.epoch == first_epoch}
-    workers_by_content: dict[tuple[int, int], list[int]] = {}
-    for worker in sorted({worker for worker, _ in contents}):
-        first, second = contents.get((worker, 1)), contents.get((worker, 2))
-        # A worker with two equal batches is not compared. Its stream may repeat one batch, so that
+    batch_fingerprints = {(r.worker, r.batch): r.content for r in records if r.epoch == first_epoch}
+    workers_by_batches: dict[tuple[int, int], list[int]] = {}
+    for worker in sorted({worker for worker, _ in batch_fingerprints}):
+        first_batch = batch_fingerprints.get((worker, 1))
+        second_batch = batch_fingerprints.get((worker, 2))
+        # A worker with two equal batches is not compared. Its stream may repeat one batch, so
         # workers yield equal batches even if they read different parts.
-        if first is not None and second is not None and first != second:
-            workers_by_content.setdefault((first, second), []).append(worker)
-    copied_workers = max(workers_by_content.values(), key=len, default=[])
-    if len(copied_workers) < 2:
+        if first_batch is not None and second_batch is not None and first_batch != second_batch:
+            workers_by_batches.setdefault((first_batch, second_batch), []).append(worker)
+    duplicate_workers = max(workers_by_batches.values(), key=len, default=[])
+    if len(duplicate_workers) < 2:
         return None
-    num_workers = len({worker for worker, _ in contents})
+    num_workers = len({worker for worker, _ in batch_fingerprints})
     step_by_epoch = {e.epoch: e.step for e in loader_epochs(trace, loader)}
     return rule.finding(
         severity="error",
         step=step_by_epoch.get(first_epoch, 0) + 1,
-        what=f"Loader {loader}: {len(copied_workers)} of {num_workers} workers yield the same "
+        what=f"Loader {loader}: {len(duplicate_workers)} of {num_workers} workers yield the same "
         "batches of a stream, row for row.",
-        cause="Workers are copies of the process: they have the same generator, or each of them "
-        "reads the whole stream instead of its part. The network receives the same rows several "
-        "times.",
+        cause="Workers are copies of the main process: their generators have the same state, or "
+        "each worker reads the whole stream instead of its part. The network receives the same "
+        "rows several times.",
         fix="Call info = torch.utils.data.get_worker_info() in __iter__. Yield every "
         "info.num_workers-th row, starting at row info.id, and seed generators with info.seed.",
-        num_copied=len(copied_workers),
+        num_copied=len(duplicate_workers),
         num_workers=num_workers,
         num_epochs=len({r.epoch for r in records}),
     )
@@ -132,45 +133,47 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = [
         finding
         for loader in sorted(stream_loaders)
-        if (finding := _detect_copied_stream(rule, trace, loader)) is not None
+        if (finding := _detect_duplicate_stream_batches(rule, trace, loader)) is not None
     ]
-    for loader, source in dict.fromkeys((r.loader, r.source) for r in trace.workers):
+    for loader, generator_path in dict.fromkeys((r.loader, r.source) for r in trace.workers):
         if loader in stream_loaders:
             continue
-        records = [r for r in trace.workers if (r.loader, r.source) == (loader, source)]
+        records = [r for r in trace.workers if (r.loader, r.source) == (loader, generator_path)]
         records_by_epoch: dict[int, list[WorkerRandomnessRecord]] = {}
         for record in records:
             records_by_epoch.setdefault(record.epoch, []).append(record)
         first_epoch = min(records_by_epoch)
-        first_records = records_by_epoch[first_epoch]
-        copied_workers = _find_copied_workers(first_records)
-        num_drawing_again = sum(_draws_in_second_batch(first_records, w) for w in copied_workers)
+        first_epoch_records = records_by_epoch[first_epoch]
+        duplicate_workers = _find_duplicate_workers(first_epoch_records)
+        num_with_second_draw = sum(
+            _draws_in_second_batch(first_epoch_records, w) for w in duplicate_workers
+        )
         is_reset = _is_reset_every_epoch(records_by_epoch)
         has_second_draw = any(_draws_in_second_batch(records, r.worker) for r in records)
-        if not copied_workers and not (is_reset and has_second_draw):
+        if not duplicate_workers and not (is_reset and has_second_draw):
             continue
         step_by_epoch = {e.epoch: e.step for e in loader_epochs(trace, loader)}
-        first_fault_epoch = first_epoch if copied_workers else sorted(records_by_epoch)[1]
-        num_workers = len({r.worker for r in first_records})
+        first_fault_epoch = first_epoch if duplicate_workers else sorted(records_by_epoch)[1]
+        num_workers = len({r.worker for r in first_epoch_records})
         epochs_text = (
             f"; all {len(records_by_epoch)} epochs start with the same numbers" if is_reset else ""
         )
         workers_text = (
-            f"{len(copied_workers)} of {num_workers} workers draw the same random numbers from it"
-            if copied_workers
-            else f"it is reset at every epoch in {pluralize(num_workers, 'worker')}"
+            f"{len(duplicate_workers)} of {num_workers} workers draw the same numbers from it"
+            if duplicate_workers
+            else f"its state is reset at every epoch in {pluralize(num_workers, 'worker')}"
         )
-        is_process_generator = source in _PROCESS_GENERATORS
+        is_process_generator = generator_path in _PROCESS_GENERATORS
         cause = _PROCESS_GENERATOR_CAUSE if is_process_generator else _OBJECT_GENERATOR_CAUSE
         findings.append(
             rule.finding(
-                severity="error" if num_drawing_again > 1 else "confirm",
+                severity="error" if num_with_second_draw > 1 else "confirm",
                 step=step_by_epoch.get(first_fault_epoch, 0) + 1,
-                what=f"Loader {loader}: {_describe_source(source)}, and {workers_text}"
+                what=f"Loader {loader}: {_describe_generator(generator_path)}, and {workers_text}"
                 f"{epochs_text}.",
                 cause=f"A worker repeats the random numbers of another worker or epoch: {cause}",
                 fix=_PROCESS_GENERATOR_FIX if is_process_generator else _OBJECT_GENERATOR_FIX,
-                num_copied=len(copied_workers),
+                num_copied=len(duplicate_workers),
                 num_workers=num_workers,
                 num_epochs=len(records_by_epoch),
             )
@@ -184,11 +187,11 @@ DUPLICATE_WORKER_SEEDS = Rule(
     priority=420,
     requires="One of: a generator of the dataset, of collate_fn or of the worker process, recorded "
     "in two workers or in two epochs; two batches of a stream, recorded in each of two workers.",
-    contradicted_by="A state of the generator that differs between workers, or between epochs, "
-    "when they load their first batch.",
+    contradicted_by="Generator states that differ between workers, or between epochs, before the "
+    "first batch.",
     abstains="The workers draw no numbers from the generator, or seed it again for each row; the "
-    "dataset is a stream that the workers shuffle in the same order to yield different rows of it; "
-    "or the workers are spawned, not forked.",
+    "dataset is a stream that all workers shuffle in the same order, so that each yields "
+    "different rows; or the workers are spawned, not forked.",
     settings=NoThresholds(),
     judge=_judge,
 )

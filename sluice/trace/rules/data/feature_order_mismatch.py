@@ -1,7 +1,7 @@
 """Detects evaluation inputs whose columns are in another order than in training.
 
-Standardized columns have equal means and standard deviations. Only their correlations show which
-column is which.
+The rule compares the correlations of the columns. Standardized columns cannot be identified by mean
+and standard deviation, because these are equal.
 """
 
 import itertools
@@ -28,41 +28,42 @@ class FeatureOrderMismatchSettings(Settings):
     min_rows: int = Field(
         48,
         ge=2,
-        description="Minimum number of training rows, and also of evaluation rows, for a finding.",
+        description="A finding requires at least this number of training rows, and at least this "
+        "number of evaluation rows.",
     )
     min_columns: int = Field(
         4,
         ge=2,
-        description="Minimum number of columns for a finding. The correlations of fewer columns "
-        "may match another order by chance.",
+        description="A finding requires at least this number of columns. The correlations of "
+        "fewer columns may match another order by chance.",
     )
     min_channels: int = Field(
-        3, ge=2, description="Minimum number of channels of an image for a finding."
+        3, ge=2, description="A finding about images requires at least this number of channels."
     )
     min_initial_difference_ratio: float = Field(
         6.0,
         gt=1,
-        description="Minimum sum of squared differences between the correlations in training and "
-        "evaluation, divided by the sum expected by chance, for the correlations to count as "
-        "different.",
+        description="The correlations in training and in an evaluation count as different only if "
+        "the sum of their squared differences is at least this multiple of the sum expected by "
+        "chance.",
     )
     max_remaining_difference_ratio: float = Field(
         3.0,
         gt=0,
-        description="Maximum sum of squared differences between the correlations after reordering, "
-        "divided by the sum expected by chance, for the new order to count as the explanation.",
+        description="A new order counts as the explanation only if it reduces the sum of squared "
+        "differences to less than this multiple of the sum expected by chance.",
     )
     max_remaining_share: float = Field(
         0.15,
         gt=0,
         le=1,
-        description="Maximum ratio of the sum of squared differences after reordering to the sum "
-        "before it, for the new order to count as the explanation.",
+        description="A new order counts as the explanation only if it reduces the sum of squared "
+        "differences to less than this share of its original value.",
     )
 
 
 ColumnOrder = Sequence[int]
-"""For each evaluation column, the training column that it corresponds to."""
+"""For each evaluation column, the position of the corresponding training column."""
 
 
 def _judge(rule: Rule[FeatureOrderMismatchSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -86,8 +87,8 @@ def _find_order(
     correlations most. The search ends when no swap reduces the difference.
 
     Returns:
-        None if the correlations are about equal to those of training, if no order explains them, or
-        if the columns are too few or cannot be compared.
+        None if the correlations in training and evaluation are about equal, if no order explains
+        their difference, or if the columns are too few or cannot be compared.
     """
     min_columns = settings.min_channels if training.channels else settings.min_columns
     training_correlations = _correlation_matrix(training.correlations)
@@ -99,8 +100,8 @@ def _find_order(
     ):
         return None
     pairs = [*itertools.combinations(range(len(training_correlations)), 2)]
-    # The large-sample variance of a correlation r of n rows is (1 - r^2)^2 / n. The variance of a
-    # difference is the sum of the variances in training and in evaluation.
+    # By chance, a squared difference is on average the sum of the variances in training and in
+    # evaluation. The large-sample variance of a correlation r of n rows is (1 - r^2)^2 / n.
     variance_scale = 1 / training.num_rows + 1 / evaluation.num_rows
     expected_difference = sum(
         (1 - evaluation_correlations[i][j] ** 2) ** 2 * variance_scale for i, j in pairs
@@ -169,13 +170,13 @@ def _build_finding(
     )
     return rule.finding(
         severity="error",
-        step=max(evaluation.first_step, 1),  # first_step is 0 if no optimizer step precedes it
+        step=max(evaluation.first_step, 1),  # first_step is 0 before the first optimizer step
         what=f"{network_name(trace, training.network)}: {len(moved_columns)} of {len(order)} "
         f"compared input {kind}s are in another order in the evaluation. According to the "
         f"correlations, {examples}{', and so on' if len(moved_columns) > 4 else ''} "
         f"({training.num_rows} training rows, "
         f"{evaluation.num_rows} evaluation rows).",
-        cause=f"The network receives each of these {kind}s in place of another one.",
+        cause=f"The network receives each of these {kind}s in place of another {kind}.",
         fix=f"Define the order of the {kind}s once, and use it wherever rows are prepared.",
         confidence=0.95,
         num_columns=len(moved_columns),
@@ -189,9 +190,9 @@ FEATURE_ORDER_MISMATCH = Rule(
     requires="48 training rows and 48 evaluation rows, either of at least four columns or of "
     "images with at least three channels. The columns or channels must be correlated.",
     contradicted_by="Columns whose correlations differ in the evaluation for another reason.",
-    abstains="Another evaluation of the network matches training; the network is trained on "
-    "several loaders or on the output of another network; or the evaluation inputs were generated "
-    "by a network or a sampler.",
+    abstains="Another evaluation of the network has the order of training; the network is trained "
+    "on several loaders or on the output of another network; or the evaluation inputs were "
+    "generated by a network or a sampler.",
     settings=FeatureOrderMismatchSettings(),
     judge=_judge,
 )

@@ -18,8 +18,8 @@ class MissingSetEpochSettings(Settings):
     min_rows: int = Field(
         8,
         ge=2,
-        description="Minimum number of distinct row indices among the first 32 of an epoch, for "
-        "the epoch to be compared. Fewer rows may have the same order by chance.",
+        description="An epoch is compared only if its first 32 row indices contain at least this "
+        "number of distinct indices. Fewer rows may have the same order by chance.",
     )
 
 
@@ -50,7 +50,7 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
         ]
         if not loader.shuffles or not repeated_epochs or len(repeated_epochs) < len(pairs) / 2:
             continue
-        has_set_epoch = loader.sets_epoch  # whether the program calls it or not
+        has_set_epoch = loader.sets_epoch  # True even if the program never calls it
         is_set_epoch_missing = has_set_epoch and len({e.sampler_epoch for e in epochs}) == 1
         epoch_text = (
             f", whose epoch is always {epochs[0].sampler_epoch}" if is_set_epoch_missing else ""
@@ -61,7 +61,7 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
                 step=repeated_epochs[0].step + 1,
                 what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): in "
                 f"{len(repeated_epochs)} of {pluralize(len(pairs), 'comparison')}, a recorded "
-                "epoch has the same order of rows as the one recorded before it.",
+                "epoch has the same order of rows as the epoch recorded before it.",
                 cause="The loader draws the same random order again, so these epochs have the same "
                 "batches in the same order.",
                 fix="Call sampler.set_epoch(epoch) at the start of each epoch."
@@ -79,11 +79,11 @@ MISSING_SET_EPOCH = Rule(
     fault="repeated epoch order",
     priority=330,
     requires="Two epochs of a shuffling loader that is used for training.",
-    contradicted_by="A sampler that keeps one order intentionally, such as for a reproducible "
+    contradicted_by="A sampler that intentionally keeps one order, such as for a reproducible "
     "curriculum.",
-    abstains="Fewer than two epochs can be compared, because the others have one batch, no row "
-    "indices, or fewer than eight distinct ones among the first 32; or fewer than half of the "
-    "compared epochs repeat the order of the one before.",
+    abstains="Fewer than two epochs can be compared (an epoch of one batch, or with fewer than "
+    "eight distinct row indices among the first 32, is not compared); or fewer than half of the "
+    "compared epochs repeat the order of the compared epoch before.",
     settings=MissingSetEpochSettings(),
     judge=_judge,
 )

@@ -24,20 +24,21 @@ class OverlappingWindowsSettings(Settings):
         0.95,
         gt=0,
         le=1,
-        description="Minimum share of the compared target values that occur in training windows, "
-        "for a finding. The share of the input values has the same minimum.",
+        description="A finding requires that at least this share of the compared values of each "
+        "target occur in training windows. The same minimum applies to the values of the input.",
     )
     min_values: int = Field(
         30,
         ge=1,
-        description="Minimum number of distinct values of a target or input for a comparison.",
+        description="A finding requires that at least this number of distinct values of each "
+        "target, and of the input, were compared.",
     )
-    min_common_rows: int = Field(
+    min_expected_common_rows: int = Field(
         5,
         ge=1,
-        description="Minimum expected number of recorded evaluation rows that would be among the "
-        "recorded training rows if every evaluation row were a training row. If it is lower, the "
-        "absence of such rows is not conclusive, and there is no finding.",
+        description="A finding requires that no recorded evaluation row is a recorded training "
+        "row. This is conclusive only if at least this number of common rows would be expected in "
+        "a case of leakage, where every evaluation row is a training row.",
     )
 
 
@@ -54,13 +55,16 @@ class _ValueComparison:
 def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for network in sorted({r.network for r in trace.rows}):
-        training = _input_epochs(trace, network, is_learning=True)
-        skipped_loaders = {e.loader for e in training}
+        training_epochs = _input_epochs(trace, network, is_learning=True)
+        skipped_loaders = {e.loader for e in training_epochs}
         for epoch in _input_epochs(trace, network, is_learning=False):
             if epoch.loader in skipped_loaders:
                 continue
-            comparison = _find_shared_target(
-                rule.settings, trace, epoch, [e for e in training if e.step < epoch.step]
+            comparison = _find_shared_values(
+                rule.settings,
+                trace,
+                epoch,
+                [e for e in training_epochs if e.step < epoch.step],
             )
             if comparison is not None:
                 skipped_loaders.add(epoch.loader)  # one finding for each loader
@@ -75,38 +79,43 @@ def _input_epochs(trace: Trace, network: int, *, is_learning: bool) -> list[Epoc
     loaders that are created again for each fold share one index, so one index may be used for
     training in one fold and for evaluation in another.
     """
-    calls = {
+    loader_steps = {
         (r.loader, r.step)
         for r in trace.rows
         if r.network == network and r.is_learning == is_learning
     }
-    return [e for e in trace.epochs if (e.loader, e.step) in calls]
+    return [e for e in trace.epochs if (e.loader, e.step) in loader_steps]
 
 
-def _find_shared_target(
+def _find_shared_values(
     settings: OverlappingWindowsSettings,
     trace: Trace,
     epoch: EpochRecord,
-    training: Sequence[EpochRecord],
+    training_epochs: Sequence[EpochRecord],
 ) -> _ValueComparison | None:
-    """Return the comparison of a target if nearly all target and input values occur in training.
+    """Return the comparison of the first target, if nearly all values occur in training.
 
-    Only continuous targets that differ from the input are compared.
+    The values of the input and of all continuous targets that differ from the input are compared.
 
     Returns:
         None if there is no such target, if a target or the input has too few values or too many new
-        ones, or if the epoch may contain training rows.
+        values, or if the epoch may contain training rows.
     """
     inputs = [f for f in epoch.fields if not f.place]  # the tensor at place 0 is the input
     targets = [
         f
         for f in epoch.fields
-        if f.place and _is_continuous(f, training) and (not inputs or f.values != inputs[0].values)
+        if f.place
+        and _is_continuous(f, training_epochs)
+        and (not inputs or f.values != inputs[0].values)
     ]
-    if not targets or not _has_only_new_rows(settings, trace, epoch, training):
+    if not targets or not _has_only_new_rows(settings, trace, epoch, training_epochs):
         return None
-    # The inputs must be shared as well: new inputs with known targets are new rows.
-    comparisons = [_compare_values(settings, field, training) for field in (*targets, *inputs)]
+    # The input values must occur in training, too. Rows with new inputs are new rows, even if their
+    # targets occur in training.
+    comparisons = [
+        _compare_values(settings, field, training_epochs) for field in (*targets, *inputs)
+    ]
     is_shared = all(
         c.num_compared >= settings.min_values
         and c.num_shared >= settings.min_shared_share * c.num_compared
@@ -115,12 +124,12 @@ def _find_shared_target(
     return comparisons[0] if is_shared else None
 
 
-def _is_continuous(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> bool:
+def _is_continuous(field: FloatFieldRecord, training_epochs: Sequence[EpochRecord]) -> bool:
     """Whether equal values of a tensor must be copies, because values rarely repeat by chance.
 
     Quantized values repeat, and so do values that are looked up in a table for each row.
     """
-    training_fields = [f for e in training for f in e.fields if f.place == field.place]
+    training_fields = [f for e in training_epochs for f in e.fields if f.place == field.place]
     return bool(training_fields) and all(f.is_continuous for f in (field, *training_fields))
 
 
@@ -128,29 +137,31 @@ def _has_only_new_rows(
     settings: OverlappingWindowsSettings,
     trace: Trace,
     epoch: EpochRecord,
-    training: Sequence[EpochRecord],
+    training_epochs: Sequence[EpochRecord],
 ) -> bool:
     """Whether an epoch has no training row, and enough rows were recorded to show this.
 
     If the evaluation contains training rows, another rule reports that. An epoch with as many rows
-    as a training epoch counts as the training set, perhaps cut into other windows.
+    as a training epoch counts as the training set, perhaps cut into different windows.
     """
-    training_loaders = {e.loader for e in training}
+    training_loaders = {e.loader for e in training_epochs}
     dataset_sizes = [x.num_rows for x in trace.loaders if x.index in training_loaders]
-    epoch_sizes = {e.num_indices for e in training if e.is_finished and e.num_indices}
+    epoch_sizes = {e.num_indices for e in training_epochs if e.is_finished and e.num_indices}
     # The size of a dataset without a length is -1.
     if min(dataset_sizes) < 1 or epoch.num_indices in epoch_sizes:
         return False
-    training_contents = [e.contents for e in training]
+    training_contents = [e.contents for e in training_epochs]
     rows, training_rows = _comparable_hashes(epoch.contents, training_contents)
     sampled_share = hash_share_up_to(common_threshold([epoch.contents, *training_contents]))
     # Estimated share of the training rows that was recorded.
     coverage = min(len(training_rows) / sampled_share / sum(dataset_sizes), 1.0)
-    return not rows & training_rows and coverage * len(rows) >= settings.min_common_rows
+    return not rows & training_rows and coverage * len(rows) >= settings.min_expected_common_rows
 
 
 def _compare_values(
-    settings: OverlappingWindowsSettings, field: FloatFieldRecord, training: Sequence[EpochRecord]
+    settings: OverlappingWindowsSettings,
+    field: FloatFieldRecord,
+    training_epochs: Sequence[EpochRecord],
 ) -> _ValueComparison:
     """Compare an evaluation tensor with the training tensor that contains most of its values.
 
@@ -159,7 +170,7 @@ def _compare_values(
     """
     pairs = [
         _comparable_hashes(field.values, sketches)
-        for sketches in _training_sketches(training, inputs_only=not field.place)
+        for sketches in _training_sketches(training_epochs, inputs_only=not field.place)
     ]
     num_shared, num_compared = max(
         ((len(values & training_values), len(values)) for values, training_values in pairs),
@@ -170,17 +181,17 @@ def _compare_values(
 
 
 def _training_sketches(
-    training: Sequence[EpochRecord], *, inputs_only: bool
+    training_epochs: Sequence[EpochRecord], *, inputs_only: bool
 ) -> Iterator[list[SketchRecord]]:
     """Yield, for each tensor of each training loader, its sketches in all epochs.
 
     If ``inputs_only``, targets are left out.
     """
-    for loader, place in sorted({(e.loader, f.place) for e in training for f in e.fields}):
+    for loader, place in sorted({(e.loader, f.place) for e in training_epochs for f in e.fields}):
         if not (inputs_only and place):
             yield [
                 f.values
-                for e in training
+                for e in training_epochs
                 if e.loader == loader
                 for f in e.fields
                 if f.place == place
@@ -188,15 +199,16 @@ def _training_sketches(
 
 
 def _comparable_hashes(
-    one: SketchRecord, others: Sequence[SketchRecord]
+    sketch: SketchRecord, other_sketches: Sequence[SketchRecord]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the comparable hashes of one sketch, and those of all other sketches together.
+    """Return the comparable hashes of a sketch, and the union of those of the other sketches.
 
-    Hashes are comparable up to a limit: all sketches contain all their hashes up to it, but larger
-    hashes may be missing from a sketch.
+    Hashes are comparable up to a limit. All sketches are complete up to this limit; larger hashes
+    may be missing from a sketch.
     """
-    limit = common_threshold([one, *others])
-    return values_up_to(limit, one), frozenset().union(*(values_up_to(limit, o) for o in others))
+    limit = common_threshold([sketch, *other_sketches])
+    other_hashes = frozenset().union(*(values_up_to(limit, s) for s in other_sketches))
+    return values_up_to(limit, sketch), other_hashes
 
 
 def _build_finding(
@@ -228,9 +240,9 @@ OVERLAPPING_WINDOWS = Rule(
     priority=560,
     requires="Batches of loaders with continuous targets, for training and later for evaluation.",
     contradicted_by="A series that repeats itself bit for bit.",
-    abstains="The inputs are new; an evaluation row equals a training row; the evaluation has as "
-    "many rows as a training epoch; the targets equal the inputs, or their values repeat; or too "
-    "few rows were recorded.",
+    abstains="Input values are new; an evaluation row equals a training row; the evaluation has "
+    "as many rows as a training epoch; the targets equal the inputs; values of the targets "
+    "repeat; or too few rows were recorded.",
     settings=OverlappingWindowsSettings(),
     judge=_judge,
 )

@@ -23,85 +23,88 @@ from sluice.trace.rules._helpers.loss_calls import network_name
 class PreprocessingSkewSettings(Settings):
     """Thresholds of the rule ``PREPROCESSING_SKEW``.
 
-    Each column of the evaluation inputs is compared with the same column of the training inputs.
-    The ratio of its standard deviations is evaluation / training. For all columns together, the
-    medians of the differences and of the log ratios are used.
+    For each column, the rule computes the difference of the means in training and evaluation, and
+    the ratio of the standard deviations (evaluation / training). If all columns are compared
+    together, the medians of the differences and of the logarithms of the ratios are used.
     """
 
     min_rows: int = Field(
         48,
         ge=2,
-        description="Minimum number of training rows, and also of evaluation rows, for a finding.",
+        description="A finding requires at least this number of training rows, and at least this "
+        "number of evaluation rows.",
     )
-    min_columns: int = Field(1, ge=1, description="Minimum number of columns for a comparison.")
+    min_columns: int = Field(
+        1, ge=1, description="Inputs are compared only if at least this number of columns vary."
+    )
     min_log_scale: float = Field(
         math.log(2.2),
         gt=0,
-        description="Minimum absolute logarithm of the ratio of the standard deviations, for "
-        "columns to count as scaled differently.",
+        description="Columns count as scaled differently if the absolute value of the logarithm "
+        "of the ratio of their standard deviations is above this number.",
     )
     min_shift: float = Field(
         1.0,
         gt=0,
-        description="Minimum difference of the means, for columns to count as shifted [std of the "
-        "training inputs].",
+        description="Columns count as shifted if the difference of their means is above this "
+        "number [std of the training inputs].",
     )
     min_shift_of_stretched: float = Field(
         2.5,
         gt=0,
-        description="Minimum difference of the means for a stretched column to count as shifted, "
-        "too [std of the training inputs]. A column is stretched if the logarithm of the ratio of "
-        "its standard deviations is above min_log_scale.",
+        description="A stretched column counts as shifted, too, if the difference of its means is "
+        "above this number [std of the training inputs]. A column is stretched if the logarithm "
+        "of the ratio of its standard deviations is above min_log_scale.",
     )
     max_unchanged_shift: float = Field(
         0.3,
         gt=0,
-        description="Maximum difference of the means for a column to count as unchanged [std of "
-        "the training inputs].",
+        description="A column counts as unchanged only if the difference of its means is below "
+        "this number [std of the training inputs].",
     )
     max_unchanged_log_scale: float = Field(
         math.log(1.5),
         gt=0,
-        description="Maximum absolute logarithm of the ratio of the standard deviations for a "
-        "column to count as unchanged.",
+        description="A column counts as unchanged only if the absolute value of the logarithm of "
+        "the ratio of its standard deviations is below this number.",
     )
     min_columns_for_partial_change: int = Field(
         4,
         ge=1,
-        description="Minimum number of columns, for a finding that some of them are shifted and "
-        "have a larger standard deviation. The unchanged columns show that the rows are from the "
-        "same distribution.",
+        description="A finding that only some columns are shifted and stretched requires at least "
+        "this number of columns. The unchanged columns show that the rows are from the same "
+        "distribution.",
     )
     min_conclusive_shift: float = Field(
         6.0,
         gt=0,
-        description="Minimum difference of the means that no drift explains [std of the training "
-        "inputs]. Used if the level drifts, and for columns whose ranges in training and "
-        "evaluation are disjoint. With a linear trend, the difference is about 2 for rows "
-        "just after training.",
+        description="No drift explains a difference of the means above this number [std of the "
+        "training inputs]. The number applies if the level drifts, and to columns whose ranges in "
+        "training and evaluation are disjoint. With a linear trend, the difference is about 2 for "
+        "rows just after training.",
     )
     max_relative_change: float = Field(
         1.2,
         gt=0,
-        description="Maximum root mean square change from one row to the next, for the level "
-        "to count as drifting [std of the evaluation inputs]. The change is 1.4 for independent "
-        "rows.",
+        description="The level counts as drifting if the root mean square change from one row to "
+        "the next is below this number [std of the evaluation inputs]. For independent rows, this "
+        "change is 1.4.",
     )
     max_drift_log_scale: float = Field(
         math.log(8),
-        description="Largest logarithm of the ratio of the standard deviations that a drifting "
-        "level explains.",
+        description="A drifting level explains a logarithm of the ratio of the standard "
+        "deviations that is below this number.",
     )
     min_drift_log_scale: float = Field(
         -math.log(50),
-        description="Smallest logarithm of the ratio of the standard deviations that a drifting "
-        "level explains. It is far below 0, because a short evaluation covers only a small part "
-        "of a series.",
+        description="A drifting level explains a logarithm of the ratio of the standard "
+        "deviations that is above this number. The number is far below 0, because a short "
+        "evaluation covers only a small part of a series.",
     )
 
 
 class _ColumnDifference(NamedTuple):
-    """Difference of columns or channels between training and evaluation."""
+    """Differences of some columns, or of some channels, between training and evaluation."""
 
     kind: str
     """'column' or 'channel'."""
@@ -157,8 +160,8 @@ def _compare_columns(
 ) -> _ColumnDifference | None:
     """Return the difference of all columns if they differ as a whole.
 
-    Otherwise, return that of the changed columns. None if no column changed, or if there are too
-    few columns.
+    Otherwise, return the difference of the changed columns. None if no column changed, or if there
+    are too few columns.
     """
     by_index = {column.column: column for column in evaluation}
     pairs = [
@@ -166,7 +169,7 @@ def _compare_columns(
         for t in training
         if t.column in by_index and t.std > 0 and by_index[t.column].std > 0
     ]
-    # Columns with little variation, such as the border of an image, are not informative.
+    # Leave out columns with little variation, such as the border of an image.
     typical_std = median(t.std for t, _ in pairs) if pairs else 0.0
     pairs = [(t, e) for t, e in pairs if t.std >= typical_std / 4]
     if len(pairs) < settings.min_columns:
@@ -191,10 +194,11 @@ def _log_scale(training: ColumnRecord, evaluation: ColumnRecord) -> float:
 
 
 def _is_beyond_drift(settings: PreprocessingSkewSettings, difference: _ColumnDifference) -> bool:
-    """Whether columns are shifted, or have a larger or smaller scale, and no drift explains it.
+    """Whether columns are shifted or scaled differently, and no drift explains the difference.
 
     If consecutive rows are similar, as for prices, the level drifts. A different level after the
-    training rows is then no evidence of different preprocessing, unless it is beyond any drift.
+    training rows is then no evidence of different preprocessing, unless the difference is too large
+    for a drift.
     """
     shift, log_scale = difference.shift, difference.log_scale
     # ``ColumnRecord.step`` is the RMS change from one row to the next.
@@ -210,7 +214,7 @@ def _is_beyond_drift(settings: PreprocessingSkewSettings, difference: _ColumnDif
 def _is_outside_any_trend(
     settings: PreprocessingSkewSettings, training: ColumnRecord, evaluation: ColumnRecord
 ) -> bool:
-    """Whether the two ranges are disjoint, and the means further apart than a trend explains."""
+    """Whether the two ranges are disjoint, and no trend explains the difference of the means."""
     is_disjoint = evaluation.smallest > training.largest or evaluation.largest < training.smallest
     distance = abs(evaluation.mean - training.mean)
     return is_disjoint and distance > settings.min_conclusive_shift * training.std
@@ -222,10 +226,10 @@ def _find_rescaled_columns(
 ) -> list[tuple[ColumnRecord, ColumnRecord]]:
     """Return columns that are both shifted and stretched, if most columns are unchanged.
 
-    A stretched column has a larger standard deviation in the evaluation than in training. For
-    example, a logarithm may be applied in training only. A trend shifts a column, but reduces its
-    variation in the rows after training; a rise in volatility only stretches a column. So both
-    changes together, in few columns, indicate different preprocessing.
+    A stretched column has a larger standard deviation in the evaluation than in training. Both
+    changes occur together if, for example, a logarithm is applied in training only. A trend shifts
+    a column, but reduces its standard deviation in the rows after training. A rise in volatility
+    only stretches a column. So both changes in few columns indicate different preprocessing.
     """
     if len(pairs) < settings.min_columns_for_partial_change:
         return []
@@ -242,10 +246,10 @@ def _find_rescaled_columns(
     return changed_pairs if 2 * num_unchanged > len(pairs) else []
 
 
-def _position_of(kind: str, column: ColumnRecord, inputs: InputRecord) -> str:
-    """Return the position of a column; in a multi-dimensional sample, one index per dimension."""
-    shape = inputs.shape[1:]
-    if kind != "column" or not inputs.by_position or len(shape) < 2:
+def _position_text(kind: str, column: ColumnRecord, record: InputRecord) -> str:
+    """Return the position of a column; in a row of several dimensions, one index per dimension."""
+    shape = record.shape[1:]
+    if kind != "column" or not record.by_position or len(shape) < 2:
         return str(column.column)
     positions, remaining = list[int](), column.column
     for size in reversed(shape):
@@ -266,16 +270,16 @@ def _build_finding(
     training_column, evaluation_column = max(pairs, key=lambda pair: _shift(*pair))
     return rule.finding(
         severity="error",
-        step=max(evaluation.first_step, 1),  # first_step is 0 if no optimizer step precedes it
+        step=max(evaluation.first_step, 1),  # first_step is 0 before the first optimizer step
         what=f"{network_name(trace, training.network)}: inputs are preprocessed differently in "
-        f"the evaluation. {kind.capitalize()} {_position_of(kind, training_column, training)} has "
-        f"mean {training_column.mean:.4g} and standard deviation {training_column.std:.4g} in "
+        f"the evaluation. {kind.capitalize()} {_position_text(kind, training_column, training)} "
+        f"has mean {training_column.mean:.4g} and standard deviation {training_column.std:.4g} in "
         f"training ({training.num_rows} rows), and mean {evaluation_column.mean:.4g} and "
         f"standard deviation {evaluation_column.std:.4g} in the evaluation ({evaluation.num_rows} "
         f"rows). Over {pluralize(len(pairs), kind)}, the median shift is {shift:.2g} standard "
         f"deviations, and the median ratio of the standard deviations is {scale:.3g}.",
-        cause="The scores refer to inputs unlike those the network was trained on.",
-        fix="Use one preprocessing for both, fitted on the training rows only.",
+        cause="The scores refer to inputs that differ from the training inputs.",
+        fix="Fit one preprocessing on the training rows, and use it for training and evaluation.",
         confidence=0.97,
         shift=shift,
         scale=scale,
@@ -288,11 +292,11 @@ PREPROCESSING_SKEW = Rule(
     fault="preprocessing skew",
     priority=570,
     requires="48 training rows of floats, and 48 evaluation rows.",
-    contradicted_by="An evaluation that is intentionally on data of another kind.",
-    abstains="Consecutive samples are similar, as in a time series, and a drift explains the "
+    contradicted_by="An evaluation that intentionally uses data of another kind.",
+    abstains="Consecutive rows are similar, as in a time series, and a drift explains the "
     "difference from training; another evaluation of the network matches training; the network is "
-    "trained on several loaders or on the output of another network; or the evaluation inputs were "
-    "generated by a network or a sampler.",
+    "trained on several loaders or on the output of another network; or the evaluation inputs "
+    "were generated by a network or a sampler.",
     settings=PreprocessingSkewSettings(),
     judge=_judge,
 )

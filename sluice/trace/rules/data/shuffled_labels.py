@@ -18,59 +18,66 @@ class ShuffledLabelsSettings(Settings):
     """Thresholds of the rule ``SHUFFLED_LABELS``."""
 
     min_rows: int = Field(
-        400, ge=2, description="Minimum number of rows with a target for a finding."
+        400,
+        ge=2,
+        description="A finding requires at least this number of sampled rows with a target.",
     )
-    min_steps: int = Field(30, ge=1, description="Minimum number of steps for a finding.")
+    min_steps: int = Field(
+        30,
+        ge=1,
+        description="A finding requires at least this number of optimizer steps in one training "
+        "phase.",
+    )
     min_steps_without_evaluation_many_classes: int = Field(
         100,
         ge=1,
-        description="Minimum number of steps for severity 'error', with more than two classes and "
-        "without an evaluation.",
+        description="Without an evaluation and with more than two classes, severity 'error' "
+        "requires at least this number of steps.",
     )
     min_steps_without_evaluation_two_classes: int = Field(
         300,
         ge=1,
-        description="Minimum number of steps for severity 'error', with two classes and without an "
-        "evaluation.",
+        description="Without an evaluation and with two classes, severity 'error' requires at "
+        "least this number of steps.",
     )
     min_z_score: float = Field(
         3.0,
         gt=0,
-        description="Minimum z-score for numeric targets or two classes to count as dependent on "
-        "the inputs. The z-score compares the dependence of the targets with that of shuffled "
-        "targets.",
+        description="Numeric targets or two classes count as dependent on the inputs if the "
+        "z-score is at least this number. The z-score compares the dependence of the targets with "
+        "the dependence of shuffled targets.",
     )
     min_z_score_for_confirm: float = Field(
         2.0,
         gt=0,
-        description="Minimum z-score at which a finding about numeric targets or two classes "
-        "needs confirmation, whatever the other evidence is. Below it, the finding may have "
-        "severity 'error'.",
+        description="For numeric targets or two classes, a finding always needs confirmation if "
+        "the z-score is at least this number. With a lower z-score, the severity may be 'error'.",
     )
     min_z_score_many_classes: float = Field(
         4.0,
         gt=0,
-        description="Minimum z-score for more than two classes to count as dependent on the "
-        "inputs. The z-score exceeds 3 by chance in 1% of data sets with "
-        "shuffled classes.",
+        description="More than two classes count as dependent on the inputs if the z-score is at "
+        "least this number. For shuffled classes, the z-score exceeds 3 by chance in 1% of data "
+        "sets.",
     )
     min_late_loss_ratio: float = Field(
         0.985,
         gt=0,
-        description="Minimum ratio of the late training loss to the loss of the best constant "
-        "prediction, for severity 'error' with two classes and without an evaluation. The late "
-        "loss is the mean of the second half of the recorded losses.",
+        description="Without an evaluation and with two classes, severity 'error' requires a high "
+        "late loss: the mean of the second half of the recorded training losses. The ratio of the "
+        "late loss to the loss of the best constant prediction must be at least this number.",
     )
     min_loss_ratio: float = Field(
         0.97,
         gt=0,
-        description="Minimum ratio of a loss to the loss of the best constant prediction, for the "
-        "network to count as having learned nothing.",
+        description="The network counts as having learned nothing only if the ratio of its loss "
+        "to the loss of the best constant prediction is at least this number.",
     )
     min_rows_of_second_class: int = Field(
         10,
         ge=1,
-        description="Minimum number of rows of the second most frequent class, for a finding.",
+        description="A finding about classes requires at least this number of rows of the second "
+        "most frequent class.",
     )
 
 
@@ -78,12 +85,14 @@ def _judge(rule: Rule[ShuffledLabelsSettings], trace: Trace) -> tuple[TraceFindi
     findings: dict[int, TraceFinding] = {}
     for network, phase in sorted({(s.network, s.phase) for s in trace.target_samples}):
         samples = [s for s in trace.target_samples if (s.network, s.phase) == (network, phase)]
-        kinds = {s.kind for s in samples}
-        widths = {s.num_features for s in samples}
-        if len(kinds) > 1 or len(widths) > 1 or _repeats_targets(samples):
+        loss_functions = {s.kind for s in samples}
+        feature_counts = {s.num_features for s in samples}
+        if len(loss_functions) > 1 or len(feature_counts) > 1 or _repeats_targets(samples):
             continue
-        since = samples[0].step if phase else 0
-        finding = _detect_independence(rule, trace, network, samples, since=since)
+        num_steps_before_phase = samples[0].step if phase else 0
+        finding = _detect_independence(
+            rule, trace, network, samples, num_steps_before_phase=num_steps_before_phase
+        )
         if finding is not None:
             findings.setdefault(network, finding)
     return tuple(findings.values())
@@ -95,15 +104,15 @@ def _detect_independence(
     network: int,
     samples: Sequence[TargetSampleRecord],
     *,
-    since: int,
+    num_steps_before_phase: int,
 ) -> TraceFinding | None:
-    """Test the samples of one network in one training phase, which starts after step ``since``."""
+    """Detect that the targets of one network are independent of its inputs in a training phase."""
     targets = [t for s in samples for t in s.targets]
-    num_steps = trace.num_steps - since
+    num_steps_of_phase = trace.num_steps - num_steps_before_phase
     num_distinct_targets = len(set(targets))
     if (
         len(targets) < rule.settings.min_rows
-        or num_steps < rule.settings.min_steps
+        or num_steps_of_phase < rule.settings.min_steps
         or num_distinct_targets < 2
     ):
         return None
@@ -116,15 +125,23 @@ def _detect_independence(
         return None
     min_loss = rule.settings.min_loss_ratio * baseline
     evaluations = [
-        e for e in trace.evaluations if (e.network, e.kind) == (network, kind) and e.step >= since
+        e
+        for e in trace.evaluations
+        if (e.network, e.kind) == (network, kind) and e.step >= num_steps_before_phase
     ]
-    # An evaluation before the first step of the phase counts only if no other follows.
-    later_losses = [e.mean for e in evaluations if e.step > since]
+    # An evaluation before the first step of the phase is used only if no other evaluation follows.
+    later_losses = [e.mean for e in evaluations if e.step > num_steps_before_phase]
     evaluation_losses = later_losses or [e.mean for e in evaluations]
-    # ``not >=`` is also true for a loss that is NaN.
+    # Report nothing if an evaluation loss is below the minimum, or if it is NaN.
     if any(not loss >= min_loss for loss in evaluation_losses):
         return None
-    losses = [v for n in trace.scalars if n.step > since for v in n.losses if math.isfinite(v)]
+    losses = [
+        v
+        for n in trace.scalars
+        if n.step > num_steps_before_phase
+        for v in n.losses
+        if math.isfinite(v)
+    ]
     if not evaluation_losses and (not losses or fmean(losses) < min_loss):
         return None
     has_many_classes = is_class and num_distinct_targets > 2
@@ -135,12 +152,13 @@ def _detect_independence(
         return None
     is_clearly_independent = has_many_classes or z_score < rule.settings.min_z_score_for_confirm
     is_training_conclusive = (
-        has_many_classes and num_steps >= rule.settings.min_steps_without_evaluation_many_classes
+        has_many_classes
+        and num_steps_of_phase >= rule.settings.min_steps_without_evaluation_many_classes
     )
     if losses and num_distinct_targets == 2:
         late_loss = fmean(losses[len(losses) // 2 :])
         is_training_conclusive = (
-            num_steps >= rule.settings.min_steps_without_evaluation_two_classes
+            num_steps_of_phase >= rule.settings.min_steps_without_evaluation_two_classes
             and late_loss >= rule.settings.min_late_loss_ratio * baseline
         )
     has_integer_inputs = samples[0].is_integer
@@ -150,9 +168,9 @@ def _detect_independence(
         and is_clearly_independent
     )
     loss_text = (
-        f"its best evaluation loss is {min(evaluation_losses):.4g}"
+        f"the best evaluation loss is {min(evaluation_losses):.4g}"
         if evaluation_losses
-        else f"its mean loss is {fmean(losses):.4g}"
+        else f"the mean training loss is {fmean(losses):.4g}"
     )
     return rule.finding(
         severity="error" if is_certain else "confirm",
@@ -190,8 +208,8 @@ def _baseline_loss(kind: str, targets: Sequence[float]) -> float | None:
     if kind == "mse_loss":
         return pvariance(targets)
     if kind == "l1_loss":
-        middle = sorted(targets)[len(targets) // 2]
-        return fmean(abs(t - middle) for t in targets)
+        median_target = sorted(targets)[len(targets) // 2]
+        return fmean(abs(t - median_target) for t in targets)
     return None
 
 
@@ -213,13 +231,13 @@ SHUFFLED_LABELS = Rule(
     fault="shuffled labels",
     priority=490,
     requires="400 rows with a target each, and 30 steps. Severity 'error' also requires float "
-    "inputs, and one of: evaluations with the loss function of the training; more than two classes "
-    "and 100 steps; two classes and 300 steps. Otherwise the finding needs confirmation.",
+    "inputs, and one of: evaluations with the loss function of the training; more than two "
+    "classes and 100 steps; two classes and 300 steps. Otherwise the finding needs confirmation.",
     contradicted_by="A dependence that the test cannot detect, such as the parity of many "
     "features.",
     abstains="An evaluation loss or, without evaluations, the mean training loss is more than 3% "
-    "below that of the best constant prediction; or every batch has the same targets in the same "
-    "order.",
+    "below the loss of the best constant prediction; or every batch has the same targets in the "
+    "same order.",
     settings=ShuffledLabelsSettings(),
     judge=_judge,
 )

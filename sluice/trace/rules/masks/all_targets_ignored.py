@@ -24,21 +24,22 @@ class AllTargetsIgnoredSettings(Settings):
     min_empty_batches: int = Field(
         3,
         ge=1,
-        description="If the loss is not a mean: minimum number of batches without a target, for "
-        "severity 'error'. Fewer are harmless, unless no sampled batch has a target.",
+        description="If the loss is not a mean, severity 'error' requires at least this number of "
+        "sampled batches without a target. Fewer batches are harmless, unless no sampled batch "
+        "has a target.",
     )
     min_empty_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="If the loss is not a mean: minimum share of batches without a target, for "
-        "severity 'error'.",
+        description="If the loss is not a mean, severity 'error' requires that at least this "
+        "share of the sampled batches have no target.",
     )
     min_text_rows: int = Field(
         8,
         ge=1,
-        description="A single batch without a target is enough for severity 'error' if it has at "
-        "least this number of text rows. With that many rows, the missing targets are not a "
+        description="A single batch without a target suffices for severity 'error' if it has at "
+        "least this number of text rows. In a batch of this size, missing targets are no "
         "coincidence.",
     )
 
@@ -55,7 +56,7 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
         if not empty_batches:
             continue
         record = empty_batches[0]
-        # A sum over no targets is 0: a few batches that have no target by chance are harmless.
+        # If the loss is a sum, a few batches without a target are harmless: their loss is 0.
         min_harmful_batches = max(
             rule.settings.min_empty_batches, rule.settings.min_empty_share * len(records)
         )
@@ -82,7 +83,8 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
                 what=f"{kind}: all targets are ignored in {len(empty_batches)} of {len(records)} "
                 f"sampled batches, first at step {record.step + 1} ({record.num_targets:,} targets)"
                 f"{rows_text}; the loss is {loss_text}.",
-                cause="A mean over no targets is NaN, and one such batch makes all weights NaN."
+                cause="A mean over no targets is NaN, and a step with this loss makes all weights "
+                "NaN."
                 if loss_text == "NaN"
                 else "Such a batch does not train the network.",
                 fix=_FIX,
@@ -90,8 +92,8 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
                 num_rows_empty=num_rows_empty,
             )
         )
-    # Without an error among the loss calls, the fields of batches and the labels that networks
-    # receive are inspected, too.
+    # If the loss calls show no error, inspect the tensors of batches and the labels that networks
+    # receive, too.
     errors = tuple(f for f in findings if f.severity == "error")
     return (
         errors
@@ -104,10 +106,10 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
 def _detect_ignored_fields(
     rule: Rule[AllTargetsIgnoredSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    """Detect batches in which a field contains only the ignore index, unlike in other batches.
+    """Detect batches in which a tensor contains only the ignore index, unlike in other batches.
 
-    This also covers the targets of a custom loss. A field that contains only the ignore index in
-    every batch is not used as a target.
+    The targets of a custom loss are thus checked, too. A tensor that contains only the ignore index
+    in every batch is not used as a target.
     """
     training_loaders = {r.loader for r in trace.inputs if r.is_learning}
     fields_by_index: dict[tuple[int, int], list[tuple[int, FieldRecord]]] = {}
@@ -129,7 +131,7 @@ def _detect_ignored_fields(
                 severity="error",
                 step=step + 1,
                 what=f"Loader {loader}: {len(ignored_fields)} of {len(fields)} sampled batches "
-                f"have a field of shape {field.shape} with only {IGNORE_INDEX}, the first at step "
+                f"have a tensor of shape {field.shape} with only {IGNORE_INDEX}, the first at step "
                 f"{step + 1}: every target is ignored.",
                 cause="Such a batch does not train the network; a mean over no targets is NaN.",
                 fix=_FIX,
@@ -143,8 +145,8 @@ def _detect_ignored_fields(
 def _detect_ignored_labels(
     rule: Rule[AllTargetsIgnoredSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    """Detect batches whose labels are all ignored, for networks that compute the loss from them."""
-    # The last record of a network covers all its inspected calls.
+    """Detect batches with only ignored labels, for networks that compute the loss themselves."""
+    # Begin with the last record of a network, which covers all inspected calls.
     for record in reversed(trace.inputs):
         for tokens in record.other_tokens if record.is_learning else ():
             num_empty = tokens.num_ignored  # number of batches, not of tokens
@@ -170,11 +172,11 @@ ALL_TARGETS_IGNORED = Rule(
     name="every batch has a target that is not ignored",
     fault="all targets ignored",
     priority=540,
-    requires="One of: a differentiable call of cross_entropy or nll_loss with class ids; a custom "
-    "masked loss; batches of a training loader with -100 in a field; labels with -100 that a "
-    "network receives.",
+    requires="One of: a call of cross_entropy or nll_loss with class ids and with gradients "
+    "enabled; a custom masked loss; batches of a training loader with -100 in a tensor; labels "
+    "with -100 that a network receives.",
     contradicted_by="A program that drops such a batch before its backward pass.",
-    abstains="A field contains only -100 in every sampled batch, so it is not used as a target.",
+    abstains="A tensor contains only -100 in every sampled batch, so it is not used as a target.",
     settings=AllTargetsIgnoredSettings(),
     judge=_judge,
 )

@@ -20,24 +20,27 @@ class EosMaskedSettings(Settings):
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of the targets that are the next tokens of the input, for a "
-        "finding.",
+        description="A finding requires that at least this share of the supervised targets are "
+        "the next tokens of the input.",
     )
-    min_rows: int = Field(24, ge=1, description="Minimum number of sampled rows for a finding.")
+    min_rows: int = Field(
+        24, ge=1, description="A finding requires at least this number of sampled rows."
+    )
     min_distinct_last_tokens: int = Field(
         4,
         ge=2,
-        description="Minimum number of distinct last supervised tokens for a finding. Fewer are "
-        "taken as end tokens, which are then not masked. Not required if, in every batch, exactly "
-        "the last position of the longest row is ignored.",
+        description="A finding requires at least this number of distinct last supervised tokens "
+        "in one batch. Fewer distinct tokens probably are end tokens, which are then not masked. "
+        "The requirement does not apply if exactly the last position of the longest row is "
+        "ignored in every batch.",
     )
     max_last_share: float = Field(
         0.75,
         gt=0,
         le=1,
-        description="Maximum share of the rows with the same last supervised token, for a finding. "
-        "A token that more rows share is taken as the end token, which is then not masked. Not "
-        "required under the same condition as min_distinct_last_tokens.",
+        description="A finding requires that at most this share of the rows have the same last "
+        "supervised token. A token that more rows share probably is the end token, which is then "
+        "not masked. The exception of min_distinct_last_tokens also applies to this requirement.",
     )
 
 
@@ -47,8 +50,8 @@ _NUM_SHIFTED_POSITIONS = 1
 
 def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    # The outputs of these networks do not depend on the token at their own position: they shift
-    # inputs or targets themselves.
+    # Networks whose outputs do not depend on the token at the same position: they shift the inputs
+    # or the targets themselves.
     shifting_networks = {
         p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect
     }
@@ -59,8 +62,8 @@ def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, .
         targets = [tokens for _, tokens in calls]
         if not calls or any(t.next_share < rule.settings.min_next_share for t in targets):
             continue
-        # A network that does not shift, but whose targets equal its inputs, reconstructs them and
-        # needs no end token.
+        # Skip a network that does not shift and whose targets equal its inputs: it reconstructs the
+        # inputs and needs no end token.
         if network not in shifting_networks and any(t.targets_are_inputs for t in targets):
             continue
         finding = _detect_missing_end(rule, kind, targets, first_step=calls[0][0] + 1)
@@ -74,33 +77,33 @@ def _detect_missing_end(
 ) -> TraceFinding | None:
     """Detect that end tokens are missing from the targets of the sampled batches.
 
-    A tail is the ignored targets at the end of a row.
+    The ignored targets at the end of a row are called its tail.
     """
     num_rows = sum(t.num_rows for t in targets)
     num_rows_with_tail = sum(t.num_tails for t in targets)
-    num_distinct_last = max(t.num_last for t in targets)
+    num_distinct_last_tokens = max(t.num_last for t in targets)
     last_share = sum(t.last_share * t.num_tails for t in targets) / max(num_rows_with_tail, 1)
-    # The longest row of a batch needs no padding. Its end token is ignored only if it also has a
-    # tail.
+    # Every row must have a tail, even the longest row of a batch. The longest row needs no padding,
+    # so an ignored target at its end may be the end token.
     if num_rows < rule.settings.min_rows or num_rows_with_tail < num_rows:
         return None
     # A last token that most rows share may be the end token, which is then a target.
     has_common_last_token = (
-        num_distinct_last < rule.settings.min_distinct_last_tokens
+        num_distinct_last_tokens < rule.settings.min_distinct_last_tokens
         or last_share > rule.settings.max_last_share
     )
     if has_common_last_token and not _ignores_end_of_longest_row(targets):
         return None
     shortest_tail = min(t.shortest_tail for t in targets)
     longest_tail = max(t.longest_tail for t in targets)
-    # If only one position per row is ignored, nothing is padded: a network that shifts the targets
-    # itself has no target for the last input.
+    # If only one position per row is ignored, no row is padded: a network that shifts the targets
+    # itself has no target for the last position.
     if longest_tail == 1:
         return None
     last_tokens_text = (
         ""
-        if num_distinct_last < rule.settings.min_distinct_last_tokens
-        else f"; in one batch, the last supervised tokens have {num_distinct_last} different values"
+        if num_distinct_last_tokens < rule.settings.min_distinct_last_tokens
+        else f"; one batch has {num_distinct_last_tokens} distinct last supervised tokens"
     )
     # If all batches have the same width, the program may omit the last target intentionally.
     may_omit_last_target = has_common_last_token and len({t.num_positions for t in targets}) == 1
@@ -117,7 +120,7 @@ def _detect_missing_end(
         cause="The end token is masked out as padding: the network never learns to stop.",
         fix="Use a separate padding token, or mask targets by the length of each row.",
         num_rows=num_rows,
-        num_distinct_last=num_distinct_last,
+        num_distinct_last=num_distinct_last_tokens,
         shortest_tail=shortest_tail,
     )
 

@@ -1,4 +1,4 @@
-"""Detects networks that predict the next token or value, but whose outputs depend on later ones."""
+"""Detects networks that predict the next token or value, but read later inputs."""
 
 from pydantic import Field
 
@@ -14,8 +14,8 @@ class FutureTokenLeakSettings(Settings):
     min_effect: float = Field(
         1e-3,
         gt=0,
-        description="Minimum change of an output, relative to the largest output, for a finding. "
-        "Smaller changes may be rounding.",
+        description="A finding requires that an output changes by more than this share of the "
+        "largest output if later inputs change. A smaller change may be a rounding error.",
     )
 
 
@@ -27,9 +27,9 @@ def _judge(rule: Rule[FutureTokenLeakSettings], trace: Trace) -> tuple[TraceFind
             step=probe.step + 1,
             what=f"{names.get(probe.network, 'a network')}: its targets are its input shifted by "
             f"one position, but replacing the last {pluralize(probe.changed, 'position')} of the "
-            f"input changes earlier outputs by {probe.largest_effect:.1%}.",
-            cause="Each output sees the token or value that it predicts: the loss decreases, but "
-            "the network cannot predict new ones.",
+            f"input changes earlier outputs by {probe.largest_effect:.1%} of the largest output.",
+            cause="Each output depends on the token or value that it should predict. The loss "
+            "decreases, but the network cannot predict new tokens or values.",
             fix="Use a causal mask in the attention, or restrict the layer to past positions.",
             num_changed=probe.changed,
             largest_effect=probe.largest_effect,
@@ -44,10 +44,10 @@ FUTURE_TOKEN_LEAK = Rule(
     fault="future token leak",
     priority=130,
     requires="A loss whose targets are the input shifted by one position, as the next tokens of a "
-    "text or the next values of a series; and a copy of the network that can be probed.",
-    contradicted_by="A network that may use later inputs, such as a bidirectional one that is not "
-    "used to predict new tokens or values.",
-    abstains="The change of the outputs is small enough to be rounding.",
+    "text or the next values of a series; and a network that can be copied for a probe.",
+    contradicted_by="A network that may use later inputs, such as a bidirectional network that is "
+    "not used to predict new tokens or values.",
+    abstains="The change of the outputs is small enough to be a rounding error.",
     settings=FutureTokenLeakSettings(),
     judge=_judge,
 )

@@ -15,8 +15,9 @@ class InvertedPaddingMaskSettings(Settings):
     min_effect: float = Field(
         1e-3,
         gt=0,
-        description="Minimum change of an output, relative to the largest output, for the output "
-        "to count as dependent on the padding. Smaller changes may be rounding.",
+        description="An output counts as dependent on the padding if it changes by more than this "
+        "share of the largest output when the padding changes. A smaller change may be a rounding "
+        "error.",
     )
 
 
@@ -43,32 +44,35 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
         ]
         if not inverted_masks:
             continue
-        first = inverted_masks[0]
+        first_mask = inverted_masks[0]
         name = names.get(network, "a network")
-        where = f"{name}.{first.module}" if first.module else f"An attention layer of {name}"
-        num_tokens = first.num_positions - first.num_padding
-        num_tokens_masked = first.num_masked - first.num_padding_masked
+        module = (
+            f"{name}.{first_mask.module}" if first_mask.module else f"An attention layer of {name}"
+        )
+        num_tokens = first_mask.num_positions - first_mask.num_padding
+        num_tokens_masked = first_mask.num_masked - first_mask.num_padding_masked
         findings.append(
             rule.finding(
                 severity="error",
-                step=first.step + 1,
-                what=f"{where} received a mask that hides {num_tokens_masked} of {num_tokens} "
-                f"token positions and {first.num_padding_masked} of {first.num_padding} padding "
-                "positions.",
-                cause="Attention sees only padding.",
+                step=first_mask.step + 1,
+                what=f"{module} received a mask that hides {num_tokens_masked} of {num_tokens} "
+                f"token positions and {first_mask.num_padding_masked} of {first_mask.num_padding} "
+                "padding positions.",
+                cause="The attention layer reads only padding.",
                 fix=fix,
-                num_masked=first.num_masked,
-                num_padding=first.num_padding,
-                num_padding_masked=first.num_padding_masked,
+                num_masked=first_mask.num_masked,
+                num_padding=first_mask.num_padding,
+                num_padding_masked=first_mask.num_padding_masked,
             )
         )
-    # A mask that a module received is stronger evidence than a probe of the network.
+    # A probe counts only for the other networks: a mask that a module received is stronger
+    # evidence.
     networks_with_mask = {m.network for m in trace.padding_masks if m.module or _is_inverted(m)}
     for probe in trace.probes:
         if probe.probe != "padding" or probe.network in networks_with_mask:
             continue
-        # Both are changes of the outputs at unchanged tokens. For the first, the probe replaced the
-        # padding; for the second, some of the real tokens.
+        # Changes of the outputs at unchanged tokens: after the padding was replaced, and after some
+        # of the real tokens were replaced.
         padding_effect, token_effect = probe.largest_effect, probe.real_effect
         if not (padding_effect > rule.settings.min_effect and token_effect == 0):
             continue
@@ -78,9 +82,10 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
                 severity="error",
                 step=probe.step + 1,
                 what=f"{names.get(probe.network, 'a network')}: replacing the values at "
-                f"{pluralize(num_padding, 'padding position')} changes its output by "
-                f"{padding_effect:.1%}; replacing those at token positions does not.",
-                cause="The network sees the padding and not the tokens.",
+                f"{pluralize(num_padding, 'padding position')} changes the output "
+                f"by {padding_effect:.1%} of the largest output. Replacing the values at token "
+                "positions does not change it.",
+                cause="The network reads the padding and not the tokens.",
                 fix=fix,
                 num_padding=num_padding,
                 padding_effect=padding_effect,
@@ -95,8 +100,8 @@ INVERTED_PADDING_MASK = Rule(
     priority=120,
     requires="Rows with padding: zero vectors at their ends, or a repeated token that occurs only "
     "at the ends of rows or only at their beginnings. Also one of: a mask passed to a torch "
-    "attention module; attention weights in the graph of the loss; a copy of the network that can "
-    "be probed.",
+    "attention module; attention weights in the graph of the loss; a network that can be copied "
+    "for a probe.",
     contradicted_by="An output that depends on the token at another position.",
     abstains="Fewer than two rows are padded; the input has as many rows as positions, and padding "
     "in both dimensions, so that its layout is ambiguous; the network cannot be copied; or "

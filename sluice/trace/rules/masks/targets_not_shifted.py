@@ -10,18 +10,18 @@ from sluice.trace.records.trace import Trace
 class TargetsNotShiftedSettings(Settings):
     """Thresholds of the rule ``TARGETS_NOT_SHIFTED``."""
 
-    min_own_effect: float = Field(
+    min_same_position_effect: float = Field(
         1e-3,
         gt=0,
-        description="Minimum change of an output, relative to the largest output, for a finding. "
-        "The input token at the position of the output is changed. Smaller changes of the output "
-        "may be rounding.",
+        description="A finding requires that an output changes by more than this share of the "
+        "largest output if the input token at the same position changes. A smaller change may be "
+        "a rounding error.",
     )
-    max_earlier_effect: float = Field(
+    max_later_token_effect: float = Field(
         1e-4,
         ge=0,
-        description="Maximum change of an output, relative to the largest output, for the network "
-        "to count as causal. Only input tokens at later positions are changed.",
+        description="A network counts as causal if its outputs change by at most this share of "
+        "the largest output when only input tokens at later positions change.",
     )
 
 
@@ -41,8 +41,8 @@ def _judge(rule: Rule[TargetsNotShiftedSettings], trace: Trace) -> tuple[TraceFi
         )
         for probe in trace.probes
         if probe.probe == "own tokens"
-        and probe.largest_effect > rule.settings.min_own_effect
-        and probe.earlier_effect <= rule.settings.max_earlier_effect
+        and probe.largest_effect > rule.settings.min_same_position_effect
+        and probe.earlier_effect <= rule.settings.max_later_token_effect
     )
 
 
@@ -50,9 +50,9 @@ TARGETS_NOT_SHIFTED = Rule(
     name="a causal network is not trained to return its own input",
     fault="targets not shifted",
     priority=135,
-    requires="A loss whose targets are the input tokens of a network, and a copy of the network "
-    "that can be probed.",
-    contradicted_by="Outputs that do not change when the token at their own position changes, "
+    requires="A loss whose targets are the input tokens of a network, and a network that can be "
+    "copied for a probe.",
+    contradicted_by="Outputs that do not change when the token at the same position changes, "
     "because the network shifts its input itself.",
     abstains="An output also depends on later tokens, as in an autoencoder, or some targets differ "
     "from the input, as for masked tokens.",

@@ -27,33 +27,33 @@ class ConstantInitSettings(Settings):
     min_rows: int = Field(
         4,
         ge=2,
-        description="Minimum number of rows of a weight for a finding. A weight with one value "
-        "everywhere also needs this number of columns.",
+        description="A finding requires a weight with at least this number of rows. A finding "
+        "about a weight with a single value also requires at least this number of columns.",
     )
     min_samples: int = Field(
         3,
         ge=1,
-        description="Minimum number of samples of a weight's values for a finding about equal "
-        "rows.",
+        description="A finding about equal rows requires at least this number of samples of the "
+        "weight's values.",
     )
     max_equal_steps: int = Field(
         4,
         ge=1,
-        description="Maximum number of steps until the rows of a healthy layer differ. For a "
-        "finding about equal rows, the last sample must be more than this number of steps after "
-        "the first one.",
+        description="In a healthy layer, rows may stay equal for at most this number of steps. A "
+        "finding about equal rows requires that the last sample is more than this number of steps "
+        "after the first sample.",
     )
     max_gates: int = Field(
         4,
         ge=1,
-        description="Maximum number of gates of a recurrent layer. If all its neurons are equal, "
-        "its weight still has one distinct row per gate. So the rows of a weight count as equal up "
-        "to this number of distinct rows.",
+        description="The rows of a weight count as equal if at most this number of rows are "
+        "distinct. If all neurons of a recurrent layer are equal, its weight still has one "
+        "distinct row per gate. The layer with the most gates is the LSTM.",
     )
 
 
 _LAYER_KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "GRU", "LSTM", "RNN", "Bilinear")
-"""Classes of the layers whose weights must not be initialized with one value."""
+"""Classes of the layers whose weights must not be initialized with a single value."""
 
 _FIX = (
     "Initialize with random values: torch's default initialization, or nn.init.xavier_uniform_ "
@@ -72,7 +72,7 @@ def _do_rows_stay_equal(
     parameter: ParameterRecord,
     samples: tuple[ParameterValuesRecord, ...],
 ) -> bool:
-    """Whether all rows are equal in the first sample and stay equal in all later ones.
+    """Whether all rows are equal in the first sample and stay equal in all later samples.
 
     In later samples of a recurrent layer, the rows of different gates may differ.
     """
@@ -99,60 +99,65 @@ def _judge(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFinding
 def _detect_constant_weights(
     rule: Rule[ConstantInitSettings], trace: Trace, optimized: Collection[int]
 ) -> TraceFinding | None:
-    """Detect weights initialized with one value, even if other layers make their rows differ later.
+    """Detect weights that were initialized with a single value, even if their rows differ later.
 
-    Zero is a good initial value for the last layer of a branch, but not for consecutive layers: the
-    gradient of a layer is zero as long as the layer after it is zero.
+    The last layer of a branch may start with zeros, but not two consecutive layers: the gradient of
+    a layer is zero as long as the next layer is zero.
     """
     records, names = parameter_records(trace), parameter_names(trace)
-    values = values_by_parameter(trace)
-    calls = [call for forward in trace.forward_passes for call in forward.calls]
+    samples_by_parameter = values_by_parameter(trace)
+    calls = [call for forward_pass in trace.forward_passes for call in forward_pass.calls]
     layer_weights = {p for call in calls if call.kind in _LAYER_KINDS for p in call.parameters}
     zero_gradient_steps = _zero_gradient_steps(trace)
     constant_weights = []
-    stuck_at_zero = set[int]()
+    stuck_zero_weights = set[int]()
     for parameter in sorted(optimized):
-        record, samples = records.get(parameter), values.get(parameter)
+        record, samples = records.get(parameter), samples_by_parameter.get(parameter)
         if record is None or not samples or not record.is_trainable or not record.names:
             continue
-        initial = samples[0]
+        initial_sample = samples[0]
         if (
-            initial.num_distinct_rows != 1
+            initial_sample.num_distinct_rows != 1
             or min(record.shape[:2], default=0) < rule.settings.min_rows
         ):
             continue
-        if initial.smallest == initial.largest == 0:
-            # A zero layer that learns has a nonzero gradient at the initial step or, if the layer
-            # after it also starts at zero, at the step after that.
-            if {initial.step, initial.step + 1} <= zero_gradient_steps.get(parameter, set()):
-                stuck_at_zero.add(parameter)
+        if initial_sample.smallest == initial_sample.largest == 0:
+            # A layer that starts with zeros and learns has a nonzero gradient at its initial step.
+            # If the next layer also starts with zeros, the gradient is nonzero one step later.
+            if {initial_sample.step, initial_sample.step + 1} <= zero_gradient_steps.get(
+                parameter, set()
+            ):
+                stuck_zero_weights.add(parameter)
         elif (
-            initial.step == 1 and initial.smallest == initial.largest and parameter in layer_weights
+            initial_sample.step == 1
+            and initial_sample.smallest == initial_sample.largest
+            and parameter in layer_weights
         ):
             constant_weights.append(parameter)
-    # Other modules may use the product of two parameters. One of them may start at zero, as in
-    # LoRA, but not both.
+    # A module of another class may multiply two of its parameters. One of these factors may start
+    # with zeros, as in LoRA, but not both.
     zero_factors = {
         p
         for call in calls
-        if call.kind not in _LAYER_KINDS and len(stuck_at_zero.intersection(call.parameters)) > 1
-        for p in stuck_at_zero.intersection(call.parameters)
+        if call.kind not in _LAYER_KINDS
+        and len(stuck_zero_weights.intersection(call.parameters)) > 1
+        for p in stuck_zero_weights.intersection(call.parameters)
     }
-    constant_weights += stuck_at_zero & layer_weights | zero_factors
+    constant_weights += stuck_zero_weights & layer_weights | zero_factors
     if not constant_weights:
         return None
     constant_weights.sort()
-    first_value = values[constant_weights[0]][0].largest
-    step = min(values[p][0].step for p in constant_weights)
+    first_value = samples_by_parameter[constant_weights[0]][0].largest
+    step = min(samples_by_parameter[p][0].step for p in constant_weights)
     return rule.finding(
         severity="error",
         step=step,
         confidence=0.95,
         what=f"{pluralize(len(constant_weights), 'weight')} "
-        f"{'was' if len(constant_weights) == 1 else 'were'} initialized with one value "
-        f"everywhere ({first_value:.3g} in the first): "
+        f"{'was' if len(constant_weights) == 1 else 'were'} initialized with a single value "
+        f"({first_value:.3g} in the first weight): "
         f"{list_names([names[p] for p in constant_weights])}.",
-        cause="All neurons of a layer start out equal, and only their biases distinguish them.",
+        cause="All neurons of a layer start with equal weights; only their biases can differ.",
         fix=_FIX,
         num_weights=len(constant_weights),
     )
@@ -176,31 +181,31 @@ def _detect_equal_rows(
 ) -> TraceFinding | None:
     """Detect weights whose rows are equal and stay equal."""
     records, names = parameter_records(trace), parameter_names(trace)
-    changed_indices, values = changed_parameters(trace), values_by_parameter(trace)
+    changed_indices, samples_by_parameter = changed_parameters(trace), values_by_parameter(trace)
     parameters_with_gradient = {
         p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient
     }
     equal_row_weights = [
         p
-        for p, samples in values.items()
+        for p, samples in samples_by_parameter.items()
         if p in optimized
         and p in parameters_with_gradient
         and p in records
         and _do_rows_stay_equal(rule.settings, records[p], samples)
     ]
-    # If no parameter changed, the learning rate is zero; another rule reports that.
+    # Report nothing if no parameter changed: the learning rate is zero, which another rule reports.
     if not equal_row_weights or changed_indices.isdisjoint(optimized):
         return None
     unchanged_weights = [p for p in equal_row_weights if p not in changed_indices]
-    first_step = min(values[p][0].step for p in equal_row_weights)
-    num_rows = values[equal_row_weights[0]][-1].num_rows
+    first_step = min(samples_by_parameter[p][0].step for p in equal_row_weights)
+    num_rows = samples_by_parameter[equal_row_weights[0]][-1].num_rows
     return rule.finding(
         severity="error",
         step=first_step,
         what=f"In {pluralize(len(equal_row_weights), 'weight')} all rows are equal from step "
-        f"{first_step} to step {max(values[p][-1].step for p in equal_row_weights)}: "
-        f"{list_names([names[p] for p in equal_row_weights])} ({num_rows} rows in the first)"
-        + (f"; {len(unchanged_weights)} never changed." if unchanged_weights else "."),
+        f"{first_step} to step {max(samples_by_parameter[p][-1].step for p in equal_row_weights)}: "
+        f"{list_names([names[p] for p in equal_row_weights])} ({num_rows} rows in the first weight)"
+        + (f"; {len(unchanged_weights)} of them never changed." if unchanged_weights else "."),
         cause="All neurons of a layer compute the same output and receive the same gradient: "
         "the layer is equivalent to one neuron.",
         fix=_FIX,
@@ -215,9 +220,9 @@ CONSTANT_INIT = Rule(
     priority=240,
     requires="Either three samples of a weight with at least four rows, while some parameter "
     "changes, or the initial values of a weight with at least four rows and four columns.",
-    contradicted_by="A row after the first 512 that differs; only the first 512 are sampled.",
+    contradicted_by="A row after the first 512 that differs; only the first 512 rows are sampled.",
     abstains="The rows differ after the first steps, as for a zero-initialized output layer or "
-    "LoRA; or nothing learns.",
+    "LoRA; or no parameter changes.",
     settings=ConstantInitSettings(),
     judge=_judge,
 )

@@ -23,24 +23,27 @@ class DeadUnitsSettings(Settings):
     min_steps: int = Field(
         3,
         ge=1,
-        description="Minimum number of consecutive measured steps without an active neuron, for a "
-        "finding. The last of them must be the last measured step of the layer.",
+        description="A layer counts as dead if no neuron was active in at least this number of "
+        "consecutive measured steps. The last of these steps must be the last measured step of "
+        "the layer.",
     )
     min_values: int = Field(
         32,
         ge=1,
-        description="Minimum number of values in the output of a layer, rows times neurons, for a "
-        "finding.",
+        description="A finding requires that the output of the layer has at least this number of "
+        "values (rows times neurons).",
     )
     jump: LossJumpSettings = Field(
-        LossJumpSettings(), description="Thresholds of a jump of the loss."
+        LossJumpSettings(),
+        description="Thresholds of a jump of the loss. If the loss jumped shortly before the "
+        "first inactive step, the finding reports the step of the jump.",
     )
 
 
 def _find_inactive_outputs(
     settings: DeadUnitsSettings, trace: Trace
 ) -> Iterator[tuple[int, OutputStatistics]]:
-    """Yield each output without an active neuron, with its step.
+    """Yield the step and the statistics of each output without an active neuron.
 
     The output of an activation is inactive if it is 0 everywhere. The output of another layer is
     inactive if it is negative everywhere, and the gradient of the layer is 0 although another layer
@@ -54,7 +57,9 @@ def _find_inactive_outputs(
             for index, norm in zip(optimizer.parameters, optimizer.grad_norms, strict=True):
                 for name in records[index].names if index in records else ():
                     grad_norms_by_module.setdefault(name.rpartition(".")[0], []).append(norm)
-        has_gradients = any(norm > 0 for norms in grad_norms_by_module.values() for norm in norms)
+        has_nonzero_gradient = any(
+            norm > 0 for norms in grad_norms_by_module.values() for norm in norms
+        )
         for output in measured_step.outputs:
             if output.numel < settings.min_values:
                 continue
@@ -64,7 +69,7 @@ def _find_inactive_outputs(
                 module = f"{names.get(output.network, '')}.{output.module}"
                 is_inactive = (
                     output.largest < 0
-                    and has_gradients
+                    and has_nonzero_gradient
                     and max(grad_norms_by_module.get(module, [math.nan])) == 0
                 )
             if is_inactive:
@@ -73,10 +78,10 @@ def _find_inactive_outputs(
 
 def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
-    measured_steps: dict[tuple[int, str], list[int]] = {}
+    measured_steps_by_layer: dict[tuple[int, str], list[int]] = {}
     for measured_step in trace.statistics:
         for output in measured_step.outputs:
-            measured_steps.setdefault((output.network, output.module), []).append(
+            measured_steps_by_layer.setdefault((output.network, output.module), []).append(
                 measured_step.step
             )
     inactive_outputs: dict[tuple[int, str], dict[int, OutputStatistics]] = {}  # by layer and step
@@ -85,7 +90,7 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
     jump = find_loss_jump(step_losses(trace), rule.settings.jump)
     findings = []
     for (network, module), outputs in inactive_outputs.items():
-        steps = measured_steps[network, module]
+        steps = measured_steps_by_layer[network, module]
         num_inactive_steps = len([*takewhile(outputs.__contains__, reversed(steps))])
         if num_inactive_steps < rule.settings.min_steps:
             continue
@@ -96,8 +101,8 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
             f"values is positive in the last {num_inactive_steps} of {len(steps)} measured steps, "
             f"from step {first_inactive_step} on."
         )
-        # The layer became inactive after the previous measured step. A jump of the loss since then
-        # shows when.
+        # The layer became inactive after its last active measured step. A jump of the loss in this
+        # interval shows at which step.
         last_active_step = steps[-num_inactive_steps - 1] if num_inactive_steps < len(steps) else 0
         if jump is not None and last_active_step < jump.step <= first_inactive_step:
             step = jump.step
@@ -110,15 +115,15 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
                 severity="error",
                 step=step,
                 what=what,
-                cause="No gradient passes through this layer, so neither it nor the layers before "
-                "it can recover.",
+                cause="No gradient passes through this layer, so neither this layer nor the layers "
+                "before it can recover.",
                 fix="Check the bias and the weights of this layer: use a zero bias and torch's "
                 "default initialization, or a lower learning rate.",
                 num_inactive=num_inactive_steps,
                 num_measured=len(steps),
             )
         )
-    # Only the earliest finding: the other layers may be inactive because of that layer.
+    # Return only the earliest finding: it may be the reason why the other layers are inactive.
     return tuple(sorted(findings, key=lambda finding: finding.step)[:1])
 
 

@@ -29,8 +29,8 @@ class DetachedSubgraphSettings(Settings):
     min_effect: float = Field(
         1e-5,
         gt=0,
-        description="Minimum change of an output, relative to the largest output, for the output "
-        "to count as dependent on the changed parameters.",
+        description="An output counts as dependent on parameters if it changes by more than this "
+        "share of the largest output when the values of the parameters are replaced.",
     )
     reach: GradientReachSettings = Field(
         GradientReachSettings(),
@@ -45,17 +45,20 @@ _FIX = (
 
 
 Detachment = tuple[int, set[int], str]
-"""First step, parameters and location of a part of the network that is detached from the loss."""
+"""First step, parameters and location of a part of the network that is detached from the loss.
+
+The location is a phrase for a message, such as "between a and b".
+"""
 _Detector = Callable[[Trace, frozenset[int], int], Detachment | None]
-"""Function of a trace, the unreached parameters, and the first step that counts."""
+"""Function that returns a detachment; its arguments are those of ``_detect_detachment``."""
 
 
 def _detect_detached_input(
-    trace: Trace, unreached: frozenset[int], since: int
+    trace: Trace, unreached: frozenset[int], start_step: int
 ) -> Detachment | None:
     """Detect a module whose input was detached from the output of a module before it."""
     parameters_by_step: dict[int, set[int]] = {}
-    for forward_pass in _forward_passes_since(trace, since):
+    for forward_pass in _forward_passes_since(trace, start_step):
         has_call_without_grad = any(
             set(c.parameters) & unreached and not c.output_requires_grad for c in forward_pass.calls
         )
@@ -72,39 +75,45 @@ def _detect_detached_input(
     return None
 
 
-def _forward_passes_since(trace: Trace, since: int) -> list[ForwardPassRecord]:
-    """Return the forward passes of step ``since`` and of later steps."""
-    return [forward_pass for forward_pass in trace.forward_passes if forward_pass.step + 1 >= since]
+def _forward_passes_since(trace: Trace, start_step: int) -> list[ForwardPassRecord]:
+    """Return the forward passes of step ``start_step`` and of later steps."""
+    return [
+        forward_pass for forward_pass in trace.forward_passes if forward_pass.step + 1 >= start_step
+    ]
 
 
-def _detect_probed(
-    settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
+def _detect_by_probe(
+    settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], start_step: int
 ) -> Detachment | None:
     """Detect parameters that, according to a probe, affect an output that the loss uses."""
     for probe in trace.probes:
         parameters = set(probe.parameters) & unreached
         if (
             probe.probe == "weights"
-            and probe.step + 1 >= since
+            and probe.step + 1 >= start_step
             and parameters
             and probe.largest_effect > settings.min_effect
         ):
             first_calls = next(
                 (f.calls for f in trace.forward_passes if f.network == probe.network), ()
             )
-            modules = [c.module for c in first_calls if set(c.parameters) & parameters]
-            location = f"after {modules[-1]}" if modules and modules[-1] else "in the network"
-            observation = "replacing the values of these parameters changes the output"
-            return max(since, 1), parameters, f"{location}: {observation}"
+            module_names = [c.module for c in first_calls if set(c.parameters) & parameters]
+            location = (
+                f"after {module_names[-1]}"
+                if module_names and module_names[-1]
+                else "in the network"
+            )
+            evidence = "The parameters are used, because replacing their values changes the output"
+            return max(start_step, 1), parameters, f"{location}. {evidence}"
     return None
 
 
-def _training_sequences(trace: Trace, since: int = 0) -> list[StepSequence]:
-    """Return complete sequences with a backward pass that first occur at ``since`` or later."""
+def _training_sequences(trace: Trace, start_step: int = 0) -> list[StepSequence]:
+    """Return complete sequences with a backward pass that first occur from ``start_step`` on."""
     return [
         sequence
         for sequence in trace.sequences
-        if sequence.first_step >= since
+        if sequence.first_step >= start_step
         and sequence.find("backward")
         and sequence.final_event is not None
     ]
@@ -123,12 +132,12 @@ def _find_unreached_networks(
 
 
 def _detect_network_without_grad(
-    settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
+    settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], start_step: int
 ) -> Detachment | None:
     """Detect a network that training steps call in training mode, but never with gradients."""
     if trace.membership is None:
         return None
-    sequences = _training_sequences(trace, since)
+    sequences = _training_sequences(trace, start_step)
     for network, parameters in _find_unreached_networks(trace.membership, unreached):
         calls = [
             (sequence.first_step, sequence.count, event.flags)
@@ -149,11 +158,11 @@ def _detect_network_without_grad(
 
 
 def _detect_module_without_grad(
-    trace: Trace, unreached: frozenset[int], since: int
+    trace: Trace, unreached: frozenset[int], start_step: int
 ) -> Detachment | None:
     """Detect modules that run without gradients in a pass that has gradients elsewhere."""
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
-    for forward_pass in _forward_passes_since(trace, since):
+    for forward_pass in _forward_passes_since(trace, start_step):
         calls = [
             c
             for c in forward_pass.calls
@@ -171,28 +180,31 @@ def _detect_module_without_grad(
 
 
 def _detect_detachment(
-    rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int], since: int = 0
+    rule: Rule[DetachedSubgraphSettings],
+    trace: Trace,
+    unreached: frozenset[int],
+    start_step: int = 0,
 ) -> tuple[TraceFinding, ...]:
-    """Return a finding about the first detachment that is found; () without one.
+    """Return a finding about the first detachment that a detector returns; () without one.
 
     Args:
         rule: This rule.
         trace: Trace of one process.
-        unreached: Parameters without a gradient at step ``since`` and later.
-        since: First step that counts.
+        unreached: Parameters without a gradient at step ``start_step`` and later.
+        start_step: First step that counts.
     """
     detectors: tuple[tuple[Severity, _Detector], ...] = (
         ("error", _detect_detached_input),
-        ("error", partial(_detect_probed, rule.settings)),
+        ("error", partial(_detect_by_probe, rule.settings)),
         ("error", partial(_detect_network_without_grad, rule.settings)),
         ("confirm", _detect_module_without_grad),
     )
     for severity, detect in detectors:
-        detachment = detect(trace, unreached, since)
+        detachment = detect(trace, unreached, start_step)
         if detachment is not None:
             step, parameters, location = detachment
             details = f"The graph is detached {location}."
-            return (_build_finding(rule, trace, severity, step, parameters, details, since),)
+            return (_build_finding(rule, trace, severity, step, parameters, details, start_step),)
     return ()
 
 
@@ -213,11 +225,11 @@ def _detect_in_late_optimizers(
     """Detect parameters without a gradient in an optimizer that makes its first step late."""
     for optimizer in trace.membership.optimizers if trace.membership is not None else ():
         steps = steps_of(trace, optimizer.index)
-        since = first_step_of(steps) if steps else 1
-        if since <= 1:
+        start_step = first_step_of(steps) if steps else 1
+        if start_step <= 1:
             continue
-        unreached = unreached_by_optimizer(trace, optimizer, rule.settings.reach, since)
-        findings = _detect_detachment(rule, trace, unreached, since) if unreached else ()
+        unreached = unreached_by_optimizer(trace, optimizer, rule.settings.reach, start_step)
+        findings = _detect_detachment(rule, trace, unreached, start_step) if unreached else ()
         if findings:
             return findings
     return ()
@@ -226,14 +238,14 @@ def _detect_in_late_optimizers(
 def _detect_called_networks(
     rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int]
 ) -> tuple[TraceFinding, ...]:
-    """Detect networks that nearly every step calls but that no gradient reaches.
+    """Detect networks that are called in nearly every step but that no gradient reaches.
 
     () if the program has only one network.
     """
     if trace.membership is None or len(trace.membership.networks) < 2:
         return ()
     sequences, findings = _training_sequences(trace), []
-    # If several optimizers alternate, a network may be called only in the steps of one of them.
+    # If several optimizers alternate, a network may be called only in the steps of one optimizer.
     num_optimizers = max(len(stepping_optimizers(trace)), 1)
     num_steps = sum(sequence.count for sequence in sequences)
     min_steps = 0.9 * num_steps / num_optimizers
@@ -263,12 +275,12 @@ def _build_finding(
     step: int,
     parameters: Iterable[int],
     details: str,
-    since: int = 0,
+    start_step: int = 0,
 ) -> TraceFinding:
-    """Return a finding about parameters without a gradient in any step, or from ``since`` on."""
+    """Return a finding about parameters without a gradient from ``start_step`` on."""
     names = parameter_names(trace)
     unreached_names = [names[p] for p in sorted(parameters)]
-    period = f"in any step from step {since} on" if since > 1 else "in any step"
+    period = f"in any step from step {start_step} on" if start_step > 1 else "in any step"
     return rule.finding(
         severity=severity,
         step=step,
@@ -289,7 +301,7 @@ DETACHED_SUBGRAPH = Rule(
     priority=140,
     requires="Two measured steps, and the order of the modules in a training forward pass.",
     contradicted_by="A gradient of one of the parameters, or an output that does not depend on "
-    "them.",
+    "these parameters.",
     abstains="The parameters are frozen, belong to no optimizer, are changed by the program, or "
     "are in a branch that the output does not use; or the program sets gradients itself.",
     settings=DetachedSubgraphSettings(),

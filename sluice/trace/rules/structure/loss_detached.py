@@ -21,13 +21,13 @@ class LossDetachedSettings(Settings):
     """Thresholds of the rule ``LOSS_DETACHED``."""
 
     min_steps: int = Field(
-        2, ge=1, description="Minimum number of steps without a gradient for a finding."
+        2, ge=1, description="A finding requires at least this number of steps without a gradient."
     )
     min_steps_at_end: int = Field(
         20,
         ge=1,
-        description="If earlier steps had gradients: minimum number of steps without a gradient at "
-        "the end of the training, for a finding.",
+        description="If earlier steps had gradients, a finding requires at least this number of "
+        "steps without a gradient at the end of the training.",
     )
     reach: GradientReachSettings = Field(
         GradientReachSettings(),
@@ -36,7 +36,7 @@ class LossDetachedSettings(Settings):
 
 
 def _starts_at_leaf(step: OptimizerStep) -> bool:
-    """Whether every backward pass started at a tensor without a graph, and no gradient is new."""
+    """Whether all backward passes started at a tensor without a graph and set no gradient."""
     passes = step.find_before("backward", "grad")
     has_only_leaves = all("leaf" in step.sequence.events[i].flags for i in passes)
     return bool(passes) and has_only_leaves and "fresh" not in step.end.flags
@@ -45,8 +45,8 @@ def _starts_at_leaf(step: OptimizerStep) -> bool:
 def _lacks_gradient(step: OptimizerStep) -> bool:
     """Whether the step has no gradient, although no gradient was cleared after backward().
 
-    Only a step with a forward pass counts. A step with a call of ``torch.autograd.grad`` does not,
-    because the program may use the returned gradients itself.
+    Only a step with a forward pass counts. A step with a call of ``torch.autograd.grad`` does not
+    count, because the program may use the returned gradients itself.
     """
     last_zero_grad = max(step.find_before("zero"), default=-1)
     return (
@@ -60,9 +60,9 @@ def _lacks_gradient(step: OptimizerStep) -> bool:
 def _trailing_steps_without_gradient(
     settings: LossDetachedSettings, steps: tuple[OptimizerStep, ...]
 ) -> tuple[OptimizerStep, ...]:
-    """Return the steps without a gradient if they are the last ones of the training.
+    """Return the steps without a gradient if they are the last steps of the training.
 
-    () if there are too few, or if a later step has a gradient.
+    () if there are too few such steps, or if a later step has a gradient.
     """
     steps_without_gradient = tuple(filter(_lacks_gradient, steps))
     if count_steps(steps_without_gradient) < settings.min_steps_at_end:
@@ -77,16 +77,17 @@ def _trailing_steps_without_gradient(
     )
 
 
-def _is_any_parameter_reached(trace: Trace, since: int) -> bool:
-    """Whether a gradient reached any parameter at step ``since`` or later.
+def _is_any_parameter_reached(trace: Trace, start_step: int) -> bool:
+    """Whether a gradient reached any parameter at step ``start_step`` or later.
 
-    If ``since`` is above 1, parameters of optimizers do not count: the record does not show whether
-    their gradient is older.
+    If ``start_step`` is above 1, parameters of optimizers do not count: the record does not show
+    whether their gradient is older than ``start_step``.
     """
     return any(
-        parameter.has_had_gradient and (since == 1 or parameter.index not in membership.optimized)
+        parameter.has_had_gradient
+        and (start_step == 1 or parameter.index not in membership.optimized)
         for membership in trace.memberships
-        if membership.step >= since or membership is trace.membership
+        if membership.step >= start_step or membership is trace.membership
         for parameter in membership.parameters
     )
 
@@ -109,13 +110,13 @@ def _detect_unreached_networks(
             rule.finding(
                 severity="error",
                 step=loss.step + 1,
-                what=f"{network.name}: {loss.kind} is computed from its outputs with autograd "
-                "enabled, but no backward pass reaches its "
+                what=f"{loss.kind} is computed from the outputs of {network.name} with autograd "
+                "enabled, but no backward pass reaches the network's "
                 f"{pluralize(len(parameters), 'parameter')}; other parameters receive gradients.",
-                cause="The loss passed to backward() was created again from values (item(), "
-                "torch.tensor, detach()): the network does not learn.",
-                fix="Add losses as tensors, with torch.stack or +, as returned by the loss "
-                "functions.",
+                cause="The program calls backward() on a new tensor with the value of the loss "
+                "(item(), torch.tensor, detach()), so the network does not learn.",
+                fix="Add the tensors that the loss functions return, with + or torch.stack. Do not "
+                "convert them to numbers.",
                 num_parameters=len(parameters),
             )
         )
@@ -147,9 +148,9 @@ def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding
                 f"{count_steps(steps_without_gradient)} of {count_steps(steps)} steps backward() "
                 f"{reason}; these steps had no new gradient.",
                 cause="The loss was detached from the network (detach(), item(), a new tensor) "
-                "and set to require a gradient again: nothing learns.",
+                "and then set to require a gradient, so nothing learns.",
                 fix="Call backward() on the loss that is computed from the network; remove "
-                "requires_grad_() and detach() from it.",
+                "requires_grad_() and detach().",
                 num_lost=count_steps(steps_without_gradient),
                 num_steps=count_steps(steps),
             )
@@ -163,9 +164,9 @@ LOSS_DETACHED = Rule(
     priority=180,
     requires="Two steps that follow a backward pass.",
     contradicted_by="A new gradient at the step.",
-    abstains="Backward passes start at a tensor with a graph, and one of these holds: another "
-    "optimizer had gradients, the gradients were cleared between backward() and step(), or a "
-    "parameter outside all optimizers received a gradient.",
+    abstains="Backward passes start at a tensor with a graph, and one of these conditions holds: "
+    "another optimizer had gradients, the gradients were cleared between backward() and step(), "
+    "or a parameter outside all optimizers received a gradient.",
     settings=LossDetachedSettings(),
     judge=_judge,
 )

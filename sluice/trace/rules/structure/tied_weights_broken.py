@@ -26,23 +26,28 @@ class TiedWeightsBrokenSettings(Settings):
     """Thresholds of the rule ``TIED_WEIGHTS_BROKEN``."""
 
     min_rows: int = Field(
-        8, ge=1, description="Minimum number of rows of an embedding for a finding."
+        8, ge=1, description="A finding requires an embedding with at least this number of rows."
     )
 
 
-_FIX = "Assign the embedding's weight to the output layer after every change of either."
+_FIX = (
+    "After each change of the embedding or the output layer, assign the embedding's weight to the "
+    "output layer."
+)
 
 
-def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+def _detect_untied_names(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> TraceFinding | None:
     """Detect two names of one parameter that become the names of two parameters."""
     for old_membership, new_membership in pairwise(trace.memberships):
-        indices = {name: p.index for p in new_membership.parameters for name in p.names}
+        index_by_name = {name: p.index for p in new_membership.parameters for name in p.names}
         for parameter in old_membership.parameters:
             for name, other_name in combinations(parameter.names, 2):
                 if (
-                    name in indices
-                    and other_name in indices
-                    and indices[name] != indices[other_name]
+                    name in index_by_name
+                    and other_name in index_by_name
+                    and index_by_name[name] != index_by_name[other_name]
                 ):
                     return rule.finding(
                         severity="error",
@@ -50,14 +55,16 @@ def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trace
                         what=f"{name} and {other_name} were one parameter up to step "
                         f"{new_membership.step - 1}, and are two parameters now.",
                         cause="One of the weights was reassigned or created again after the "
-                        "tying. The two diverge from this step on.",
+                        "tying. The two weights diverge from this step on.",
                         fix=_FIX,
                         num_names=len(parameter.names),
                     )
     return None
 
 
-def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+def _detect_rebuilt_network(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> TraceFinding | None:
     """Detect a network that lacks the weight tying of the first network of its class.
 
     The network must have loaded a state after the first step.
@@ -66,14 +73,14 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
     first_indices_by_kind: dict[str, dict[str, int]] = {}
     for network in networks.values():
         prefix = network.name + "."
-        indices = {
+        index_by_name = {
             name.removeprefix(prefix): p.index
             for m in trace.memberships
             for p in m.parameters
             for name in p.names
             if name.startswith(prefix)
         }
-        first_indices = first_indices_by_kind.setdefault(network.kind, indices)
+        first_index_by_name = first_indices_by_kind.setdefault(network.kind, index_by_name)
         load_steps = [
             load.step
             for load in trace.loads
@@ -81,12 +88,16 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
             and load.step
             and load.object_id in (network.index, -1)  # -1: loaded before the first call
         ]
-        if first_indices is indices or first_indices.keys() != indices.keys() or not load_steps:
+        if (
+            first_index_by_name is index_by_name
+            or first_index_by_name.keys() != index_by_name.keys()
+            or not load_steps
+        ):
             continue
-        for name, other_name in combinations(sorted(indices), 2):
+        for name, other_name in combinations(sorted(index_by_name), 2):
             if (
-                first_indices[name] == first_indices[other_name]
-                and indices[name] != indices[other_name]
+                first_index_by_name[name] == first_index_by_name[other_name]
+                and index_by_name[name] != index_by_name[other_name]
             ):
                 return rule.finding(
                     severity="error",
@@ -94,50 +105,54 @@ def _detect_rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Trac
                     what=f"{name} and {other_name} are tied in the first {network.kind}. In "
                     f"{network.name}, which was created later and loaded a state, they are two "
                     "parameters.",
-                    cause="The weights were not tied again. The two diverge from this step on.",
+                    cause="The weights were not tied again, so they diverge from this step on.",
                     fix=_FIX,
-                    num_names=len(indices),
+                    num_names=len(index_by_name),
                 )
     return None
 
 
-def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+def _detect_copied_embedding(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> TraceFinding | None:
     """Detect an embedding that starts with the values of another weight of its network."""
     records, names = parameter_records(trace), parameter_names(trace)
-    values, embedding_weights = values_by_parameter(trace), _embedding_weights(trace)
+    samples_by_parameter, embedding_weights = values_by_parameter(trace), _embedding_weights(trace)
     for network in trace.memberships[0].networks if trace.memberships else ():
-        weights = [p for p in network.parameters if p in values and p in records]
+        weights = [p for p in network.parameters if p in samples_by_parameter and p in records]
         embeddings = [p for p in weights if p in embedding_weights]
-        for embedding, other in product(embeddings, weights):
-            record, initial = records[embedding], values[embedding][0]
+        for embedding, other_weight in product(embeddings, weights):
+            record, initial_sample = records[embedding], samples_by_parameter[embedding][0]
             if (
-                other not in embedding_weights
-                and _could_be_tied(rule.settings, record, records[other])
-                and initial.fingerprint == values[other][0].fingerprint
-                and initial.step == values[other][0].step
-                and initial.num_distinct_rows > 1
-                and all(s.value for s in _tying_settings(network, record, records[other]))
+                other_weight not in embedding_weights
+                and _could_be_tied(rule.settings, record, records[other_weight])
+                and initial_sample.fingerprint == samples_by_parameter[other_weight][0].fingerprint
+                and initial_sample.step == samples_by_parameter[other_weight][0].step
+                and initial_sample.num_distinct_rows > 1
+                and all(s.value for s in _tying_settings(network, record, records[other_weight]))
             ):
                 return rule.finding(
                     severity="error",
-                    step=initial.step,
+                    step=initial_sample.step,
                     confidence=0.95,
-                    what=f"{names[embedding]} and {names[other]} started with the same "
+                    what=f"{names[embedding]} and {names[other_weight]} started with the same "
                     f"{record.shape[0]} x {record.shape[1]} values but are two parameters.",
-                    cause="The weight tying of output and embedding was lost in a copy: the "
-                    "two diverge from the first step on.",
+                    cause="The weight tying was lost when the network was copied, so the weights "
+                    "diverge from the first step on.",
                     fix=_FIX,
                     num_rows=record.shape[0],
                 )
     return None
 
 
-def _detect_declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
-    """Detect a network that starts with two weights although its settings declare weight tying."""
+def _detect_declared_tying(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> TraceFinding | None:
+    """Detect a network without tied weights although its settings declare weight tying."""
     records, names = parameter_records(trace), parameter_names(trace)
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters if p.index in network.parameters}
-        # A network that ties any of its parameters has applied the setting.
+        # Skip a network with tied parameters: it has applied the setting.
         if any(
             sum(n.startswith(network.name + ".") for n in p.names) > 1 for p in parameters.values()
         ):
@@ -163,26 +178,30 @@ def _detect_declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> Tra
     return None
 
 
-def _detect_replaced(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> TraceFinding | None:
+def _detect_replaced_weight(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> TraceFinding | None:
     """Detect a tie that is broken before the first step because a parameter was replaced."""
     names, embedding_weights = parameter_names(trace), _embedding_weights(trace)
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters}
-        for new_weight, other in network.broken_ties:
-            tying_settings = _tying_settings(network, parameters[new_weight], parameters[other])
+        for new_weight, other_weight in network.broken_ties:
+            tying_settings = _tying_settings(
+                network, parameters[new_weight], parameters[other_weight]
+            )
             if not _could_be_tied(
-                rule.settings, parameters[new_weight], parameters[other]
+                rule.settings, parameters[new_weight], parameters[other_weight]
             ) or not all(s.value for s in tying_settings):
                 continue
             return rule.finding(
-                # A new output layer with the old embedding may be intentional.
+                # A new output layer for the old embedding may be intentional.
                 severity="error" if new_weight in embedding_weights else "confirm",
                 step=membership.step,
                 confidence=0.95,
-                what=f"{names[new_weight]} and {names[other]} were one parameter when the network "
-                f"was created. {names[new_weight]} was replaced before the first step, so they are "
-                "two parameters now.",
-                cause="The weights were not tied again. The two diverge from the first step on.",
+                what=f"{names[new_weight]} and {names[other_weight]} were one parameter when the "
+                f"network was created. {names[new_weight]} was replaced before the first step, so "
+                "they are two parameters now.",
+                cause="The weights were not tied again, so they diverge from the first step on.",
                 fix=_FIX,
                 num_names=2,
             )
@@ -210,10 +229,10 @@ def _first_network_records(trace: Trace) -> Iterator[tuple[Membership, NetworkRe
 
 
 def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int, int]]:
-    """Yield each embedding used once in the first pass, with each weight of the last linear layer.
+    """Yield pairs of an embedding and a parameter of the last linear layer.
 
-    Other weights of the same shape may belong to position embeddings or inner layers. An embedding
-    that is used twice may be shared on purpose.
+    Other parameters of the same shape may belong to position embeddings or inner layers. An
+    embedding that the first pass uses twice is left out, because it may be shared on purpose.
     """
     first_calls = next((f.calls for f in trace.forward_passes if f.network == network.index), ())
     calls = [c for c in first_calls if c.module and c.parameters]
@@ -225,39 +244,41 @@ def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int
 
 
 def _could_be_tied(
-    settings: TiedWeightsBrokenSettings, one: ParameterRecord | None, other: ParameterRecord | None
+    settings: TiedWeightsBrokenSettings,
+    first: ParameterRecord | None,
+    second: ParameterRecord | None,
 ) -> bool:
-    """Whether two trainable parameters of equal shape could be one tied parameter."""
+    """Whether two parameters are trainable matrices of equal shape, which could be tied."""
     return (
-        one is not None
-        and other is not None
-        and one.index != other.index
-        and one.is_trainable
-        and other.is_trainable
-        and one.shape == other.shape
-        and len(one.shape) == 2
-        and one.shape[0] >= settings.min_rows
+        first is not None
+        and second is not None
+        and first.index != second.index
+        and first.is_trainable
+        and second.is_trainable
+        and first.shape == second.shape
+        and len(first.shape) == 2
+        and first.shape[0] >= settings.min_rows
     )
 
 
 def _tying_settings(
-    network: NetworkRecord, one: ParameterRecord, other: ParameterRecord
+    network: NetworkRecord, first: ParameterRecord, second: ParameterRecord
 ) -> list[TyingSettingRecord]:
     """Return the weight-tying settings of the modules that contain both parameters."""
     return [
         setting
         for setting in network.tying_settings
-        if all(any(n.startswith(setting.owner + ".") for n in p.names) for p in (one, other))
+        if all(any(n.startswith(setting.owner + ".") for n in p.names) for p in (first, second))
     ]
 
 
 def _judge(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     for detect in (
-        _detect_untied,
-        _detect_rebuilt,
-        _detect_declared,
-        _detect_copied,
-        _detect_replaced,
+        _detect_untied_names,
+        _detect_rebuilt_network,
+        _detect_declared_tying,
+        _detect_copied_embedding,
+        _detect_replaced_weight,
     ):
         finding = detect(rule, trace)
         if finding is not None:

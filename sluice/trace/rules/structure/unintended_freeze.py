@@ -1,7 +1,7 @@
 """Detects layers that are probably frozen by mistake.
 
 In this module, a weight matrix is any parameter with at least two dimensions. Biases and the
-weights of norms have one dimension and do not count.
+weights of normalization layers have one dimension and do not count.
 """
 
 import math
@@ -29,35 +29,37 @@ class UnintendedFreezeSettings(Settings):
     min_frozen_matrices: int = Field(
         2,
         ge=1,
-        description="Minimum number of frozen weight matrices, for a finding that all matrices are "
-        "frozen, or that the frozen ones have their initial values.",
+        description="Two kinds of findings require at least this number of matrices: that all "
+        "weight matrices are frozen, and that frozen weight matrices have their initial values.",
     )
     min_values: int = Field(
         100,
         ge=1,
-        description="Minimum number of values of a weight matrix, for its largest value to show "
-        "whether the matrix has its initial values.",
+        description="Only a weight matrix with at least this number of values is checked for "
+        "initial values: the largest of few values says nothing about the bound of the "
+        "initialization.",
     )
     min_bound_ratio: float = Field(
         0.95,
         gt=0,
         le=1,
-        description="Minimum ratio of the largest absolute value of a weight matrix to the bound "
-        "of a uniform initialization, for the matrix to count as untrained.",
+        description="A weight matrix counts as untrained only if the ratio of its largest "
+        "absolute value to the bound of a uniform initialization is at least this number and at "
+        "most 1.",
     )
     min_inner_matrices: int = Field(
         4,
         ge=1,
-        description="Minimum number of frozen weight matrices between the first and the last one, "
-        "for a finding that only these two are trained.",
+        description="A finding that only the first and the last weight matrix are trained "
+        "requires at least this number of weight matrices between the two.",
     )
     min_inner_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of values in the frozen matrices between the first and the "
-        "last one, for a finding that only these two are trained. The share is relative to the "
-        "values of all weight matrices.",
+        description="A finding that only the first and the last weight matrix are trained "
+        "requires that the matrices between the two contain at least this share of the values of "
+        "all weight matrices.",
     )
 
 
@@ -106,7 +108,7 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
                 f"are frozen, including all {len(weight_matrices)} weight matrices and the "
                 "output layer: "
                 f"{list_names(first_names(reversed(frozen_matrices)))}.",
-                cause="Only norms and biases are trained; the output layer does not learn.",
+                cause="Only normalization layers and biases are trained, not the output layer.",
                 fix="Set requires_grad to True for the output layer, or for all layers that "
                 "should be trained.",
                 num_frozen=len(frozen_parameters),
@@ -137,8 +139,8 @@ def _build_misspelled_finding(
         what=f"{network.name}: {list_names([a.owner for a in attributes])} "
         f"{'has' if len(attributes) == 1 else 'have'} {attribute} = True, but "
         "requires_grad of the parameters is False.",
-        cause="torch reads only the requires_grad attribute of parameters; on a module it has no "
-        "effect."
+        cause="torch reads only the requires_grad attribute of parameters. On a module, the "
+        "attribute has no effect."
         if is_on_module
         else f"torch never reads {attribute}: the attribute is called requires_grad, and "
         "Python accepts any name.",
@@ -155,19 +157,20 @@ def _find_untrained_matrices(
     """Return the frozen weight matrices that still have their initial values.
 
     Only matrices that are in an optimizer and never had a gradient are checked. [] if fewer than
-    half of them, or fewer than ``min_frozen_matrices``, have their initial values. The largest of
-    many uniform initial values is just below the bound of the initialization; after training, the
-    largest value usually exceeds the bound.
+    half of the checked matrices, or fewer than ``min_frozen_matrices``, have their initial values.
+    The largest of many uniform initial values is just below the bound of the initialization; after
+    training, the largest value usually exceeds the bound.
     """
     optimized = trace.membership.optimized if trace.membership is not None else frozenset()
     optimizer_matrices = [
         p for p in frozen_matrices if p.index in optimized and not p.has_had_gradient
     ]
-    values = values_by_parameter(trace)
+    samples_by_parameter = values_by_parameter(trace)
     untrained_matrices = [
         p
         for p in optimizer_matrices
-        if values.get(p.index) and _is_below_uniform_bound(settings, p, values[p.index][-1])
+        if samples_by_parameter.get(p.index)
+        and _is_below_uniform_bound(settings, p, samples_by_parameter[p.index][-1])
     ]
     return (
         untrained_matrices
@@ -177,18 +180,18 @@ def _find_untrained_matrices(
 
 
 def _is_below_uniform_bound(
-    settings: UnintendedFreezeSettings, record: ParameterRecord, values: ParameterValuesRecord
+    settings: UnintendedFreezeSettings, record: ParameterRecord, sample: ParameterValuesRecord
 ) -> bool:
     """Whether the largest value is just below the bound of a uniform initialization of torch."""
     if math.prod(record.shape) < settings.min_values:
         return False
     fan_in = math.prod(record.shape[1:])
     fan_out = record.shape[0] * fan_in / record.shape[1]
-    largest = max(-values.smallest, values.largest)
+    largest_value = max(-sample.smallest, sample.largest)
     # Bounds of torch's default initialization, kaiming_uniform_ and xavier_uniform_.
     bounds = fan_in**-0.5, (6 / fan_in) ** 0.5, (6 / (fan_in + fan_out)) ** 0.5
     return any(
-        settings.min_bound_ratio * bound <= largest <= bound * (1 + 1e-4) for bound in bounds
+        settings.min_bound_ratio * bound <= largest_value <= bound * (1 + 1e-4) for bound in bounds
     )
 
 
@@ -205,10 +208,10 @@ def _build_untrained_finding(
         what=f"{network.name}: {len(frozen_matrices)} weight matrices are frozen. At least "
         f"{len(untrained_matrices)} of them are in the optimizer and have torch's initial values: "
         f"{list_names(first_names(untrained_matrices))}.",
-        cause="A backbone is frozen that was neither loaded nor trained, or that should have been "
-        "unfrozen later.",
-        fix="Load its weights, or call requires_grad_(True) where it should be trained, and "
-        "print the number of trainable parameters.",
+        cause="The frozen layers were neither loaded nor trained, or should have been unfrozen "
+        "later.",
+        fix="Load the weights of these layers, or call requires_grad_(True) when their training "
+        "should start. Print the number of trainable parameters.",
         num_frozen=len(frozen_matrices),
         num_parameters=len(network.parameters),
     )
@@ -230,20 +233,20 @@ def _find_inner_matrices(
     network: NetworkRecord,
     weight_matrices: list[ParameterRecord],
 ) -> list[ParameterRecord]:
-    """Return the weight matrices between the first and the last one if only these two are trained.
+    """Return the matrices between the first and the last weight matrix, if only they are frozen.
 
-    [] otherwise, or if the matrices between them contain too small a share of all values.
+    [] also if these matrices are too few, or contain too small a share of all values.
     """
     last_calls = next(
         (f.calls for f in reversed(trace.forward_passes) if f.network == network.index), ()
     )
     records = {p.index: p for p in weight_matrices}
-    order = dict.fromkeys(p for c in last_calls for p in c.parameters)
-    matrices = [records[p] for p in order if p in records]
+    parameter_order = dict.fromkeys(p for c in last_calls for p in c.parameters)
+    matrices = [records[p] for p in parameter_order if p in records]
     if len(matrices) != len(weight_matrices) or len(matrices) < settings.min_inner_matrices + 2:
         return []
-    first, *inner_matrices, last = matrices
-    if not (first.is_trainable and last.is_trainable) or any(
+    first_matrix, *inner_matrices, last_matrix = matrices
+    if not (first_matrix.is_trainable and last_matrix.is_trainable) or any(
         p.is_trainable for p in inner_matrices
     ):
         return []
@@ -263,7 +266,7 @@ def _build_inner_finding(
         severity="confirm",
         step=_first_frozen_step(trace, inner_matrices),
         what=f"{network.name}: the first and the last of {len(weight_matrices)} weight matrices "
-        f"are trained, and all {len(inner_matrices)} between them are frozen: "
+        f"are trained, and all {len(inner_matrices)} matrices between them are frozen: "
         f"{list_names(first_names(inner_matrices))}.",
         cause="The code that selects layers to freeze, by name or type, selected more layers than "
         "intended.",
@@ -280,10 +283,10 @@ UNINTENDED_FREEZE = Rule(
     priority=160,
     requires="A snapshot of the networks and optimizers. A finding about misspelled attributes "
     "also requires an attribute with a name that resembles requires_grad.",
-    contradicted_by="An intentional tuning of norms or biases alone.",
-    abstains="At least one weight matrix is trained, and the frozen ones were loaded or are in no "
-    "optimizer, such as a backbone below a new head. If only the first and the last weight matrix "
-    "are trained, a finding is still possible.",
+    contradicted_by="An intentional tuning of normalization layers or biases alone.",
+    abstains="At least one weight matrix is trained, and the frozen matrices were loaded or are "
+    "in no optimizer, such as a backbone below a new head. But if only the first and the last "
+    "weight matrix are trained, a finding is possible.",
     settings=UnintendedFreezeSettings(),
     judge=_judge,
 )

@@ -52,4 +52,4 @@ def test_the_message_counts_the_rows_that_start_with_the_token(trace_of, num_row
 
     (found,) = [f for f in judge(trace_of(program)) if f.fault == "duplicate BOS token"]
 
-    assert f"twice. {rows} start with it" in found.what
+    assert f"twice. {rows} start with this token" in found.what

@@ -145,4 +145,4 @@ def test_a_single_weight_is_reported_in_the_singular(trace_of):
 
     (what,) = (f.what for f in judge(trace_of(program)) if f.fault == "constant initialization")
 
-    assert what.startswith("1 weight was initialized with one value everywhere (0.1 in the first)")
+    assert what.startswith("1 weight was initialized with a single value (0.1 in the first weight)")
