@@ -58,8 +58,8 @@ def _standardize(features: Tensor) -> Tensor:
 def _target_columns(targets: Tensor, *, is_class: bool) -> Tensor:
     """Return the targets as standardized columns.
 
-    Classes have one column each. Numeric targets have two: the centered rank and its square, which
-    detects a relation with the distance of a target from the middle.
+    Classes have one column each. Numeric targets have two columns: the centered rank and its
+    square. The square detects a relation with the distance of a target from the middle.
     """
     if is_class:
         columns = torch.nn.functional.one_hot(targets.unique(return_inverse=True)[1]).double()

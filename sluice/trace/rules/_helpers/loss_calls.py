@@ -10,7 +10,7 @@ CLASS_LOSSES = ("cross_entropy", "nll_loss")
 
 
 def training_loss_calls(trace: Trace, *kinds: str) -> tuple[LossRecord, ...]:
-    """Return the calls of the given loss functions whose result requires gradients."""
+    """Return the recorded calls of these loss functions whose result requires gradients."""
     return tuple(r for r in trace.losses if r.is_learning and r.kind in kinds)
 
 

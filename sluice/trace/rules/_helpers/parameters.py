@@ -42,8 +42,8 @@ def first_unoptimized_step(trace: Trace, parameters: Iterable[ParameterRecord]) 
 def orphaned_parameters(trace: Trace, optimizer: OptimizerRecord) -> tuple[int, ...]:
     """Return the parameters of an optimizer that do not, or no longer, belong to any network.
 
-    A parameter that never belonged to a network is included only if it never had a gradient: with a
-    gradient, it belongs to an object that is not an nn.Module.
+    A parameter that never belonged to a network is included only if it never had a gradient. If it
+    had a gradient, it belongs to an object that is not an nn.Module.
     """
     membership = trace.memberships[-1]
     network_parameters = {p.index for m in trace.memberships for p in m.parameters if p.names}

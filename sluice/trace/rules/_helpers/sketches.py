@@ -14,10 +14,10 @@ def common_threshold(sketches: Sequence[SketchRecord]) -> int:
 
 
 def values_up_to(limit: int, sketch: SketchRecord) -> frozenset[int]:
-    """Return the hashes of a sketch up to a limit."""
+    """Return the hashes of a sketch that are at most ``limit``."""
     return frozenset(value for value in sketch.values if value <= limit)
 
 
 def hash_share_up_to(limit: int) -> float:
-    """Return the share of all integers whose hash is at most a limit."""
+    """Return the share of all integers whose hash is at most ``limit``."""
     return (limit + _NUM_HASHES // 2 + 1) / _NUM_HASHES

@@ -22,8 +22,9 @@ class MisplacedZeroGradSettings(Settings):
     min_steps: int = Field(
         2,
         ge=1,
-        description="Minimum number of steps whose gradients were cleared, for a finding. A single "
-        "step may lack gradients because the program dropped its batch on purpose.",
+        description="A finding requires at least this number of steps whose gradients were cleared "
+        "before the step. A single step may lack gradients because the program dropped its batch "
+        "on purpose.",
     )
 
 
@@ -41,7 +42,7 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
     if last_zero_grad < 0 and "zero" in step.end.flags:
         last_zero_grad = step.position
     last_forward = max(step.find_before("forward"), default=-1)
-    # With a forward pass after backward(), the clearing would belong to the next batch.
+    # If a forward pass follows backward(), gradients are cleared for the next batch.
     return (
         lacks_gradients
         and 0 <= step.last_backward < last_zero_grad
@@ -52,13 +53,13 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
 def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return steps whose closure clears the gradients of its own backward pass.
 
-    Only steps with the event "stepped" are examined, which is recorded for an optimizer that calls
-    its closure several times or not at all. The trace does not show whether such a closure clears
-    gradients before or after an update. So the result is () if a sampled weight changed, or if no
-    weight was sampled twice.
+    Only steps with the event "stepped" are examined: their optimizer calls its closure several
+    times or not at all. The trace does not show whether such a closure clears gradients before or
+    after an update. So the result is () if a sampled weight changed, or if no weight was sampled
+    twice.
     """
-    record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
-    parameters = record.parameters if record is not None else ()
+    optimizer_record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
+    parameters = optimizer_record.parameters if optimizer_record is not None else ()
     values = values_by_parameter(trace)
     compared_parameters = {p for p in parameters if len(values.get(p, ())) > 1}
     if not compared_parameters or compared_parameters & changed_parameters(trace):
@@ -105,7 +106,7 @@ MISPLACED_ZERO_GRAD = Rule(
     name="gradients are not cleared between backward and the step",
     fault="misplaced zero_grad",
     priority=10,
-    requires="Two steps with a backward pass before them.",
+    requires="At least two steps, each after a backward pass.",
     contradicted_by="A gradient that is present when the step begins.",
     abstains="The optimizer calls its closure several times per step or not at all, and its "
     "weights change or were not sampled twice.",

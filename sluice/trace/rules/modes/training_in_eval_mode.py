@@ -14,7 +14,7 @@ class TrainingInEvalModeSettings(Settings):
     """Thresholds of the rule ``TRAINING_IN_EVAL_MODE``."""
 
     min_steps: int = Field(
-        2, ge=1, description="Minimum number of steps in evaluation mode for a finding."
+        2, ge=1, description="A finding requires at least this number of steps in evaluation mode."
     )
 
 
@@ -40,7 +40,8 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
             for sequence in trace.sequences
             if sequence.first_step <= first_step
         )
-        # Partly frozen networks are fine-tuned, often with frozen batch norm statistics.
+        # A partly frozen network is reported only if an evaluation changed its mode. Fine-tuning
+        # often freezes batch norm statistics intentionally.
         if _is_partly_frozen(trace, network) and not (num_train_steps and stays_in_eval):
             continue
         findings.append(
@@ -54,7 +55,7 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
                 f"{first_step}.",
                 cause="Dropout is off and batch norm does not update its statistics"
                 + (
-                    ": the network was created in that mode, for example as a copy."
+                    ": the network was created in evaluation mode, for example as a copy."
                     if was_created_in_eval
                     else ": train() is not called after an evaluation."
                     if num_train_steps or stays_in_eval
@@ -107,7 +108,7 @@ TRAINING_IN_EVAL_MODE = Rule(
     name="networks are trained in training mode",
     fault="training in evaluation mode",
     priority=60,
-    requires="Two steps of a trained network that contains dropout or batch norm.",
+    requires="At least two steps of a trained network that contains dropout or batch norm.",
     contradicted_by="Fine-tuning with dropout and batch norm statistics intentionally disabled.",
     abstains="One of: only parts of the network are in evaluation mode, such as frozen batch norm; "
     "parts of the network are frozen, and it was never in training mode; parts of the network are "
