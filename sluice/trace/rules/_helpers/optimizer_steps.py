@@ -15,21 +15,21 @@ class OptimizerStep:
     """
 
     sequence: StepSequence
-    end: TraceEvent
+    end_event: TraceEvent
     """Event of the step or of the skipped step."""
-    position: int
-    """Position of the event ``end`` in the sequence."""
+    end_position: int
+    """Position of ``end_event`` in the sequence."""
 
     def find_before(self, *kinds: str) -> tuple[int, ...]:
-        """Return the positions of events of the given kinds before the event ``end``."""
-        events = self.sequence.events[: self.position]
+        """Return the positions of events of the given kinds before ``end_event``."""
+        events = self.sequence.events[: self.end_position]
         return tuple(i for i, event in enumerate(events) if event.kind in kinds)
 
     @property
-    def last_backward(self) -> int:
-        """Position of the last ``backward()`` or ``torch.autograd.grad`` before the event ``end``.
+    def last_backward_position(self) -> int:
+        """Position of the last ``backward()`` or ``torch.autograd.grad`` before ``end_event``.
 
-        -1 without one.
+        -1 without such a call.
         """
         return max(self.find_before("backward", "grad"), default=-1)
 
@@ -68,8 +68,10 @@ def _group_by_optimizer(
     for sequence in sequences:
         position = max(sequence.find("step") + sequence.find("skip"), default=-1)
         if position >= 0 and not sequence.is_open and not sequence.find("stepped"):
-            end = sequence.events[position]
-            grouped.setdefault(end.object_id, []).append(OptimizerStep(sequence, end, position))
+            end_event = sequence.events[position]
+            grouped.setdefault(end_event.object_id, []).append(
+                OptimizerStep(sequence, end_event, position)
+            )
     return {optimizer: tuple(steps) for optimizer, steps in grouped.items()}
 
 

@@ -78,14 +78,14 @@ _FIX = "Call scaler.unscale_(optimizer) before clipping."
 def _clips_scaled_gradients(step: OptimizerStep) -> bool:
     """Whether the step clips after a scaled backward pass, without unscaling in between."""
     events = step.sequence.events
-    last_backward = step.last_backward
+    last_backward = step.last_backward_position
     if last_backward < 0 or "scaled" not in events[last_backward].flags:
         return False
     first_unscale = min(
-        (i for i in step.find_before("unscale") if i > last_backward), default=step.position
+        (i for i in step.find_before("unscale") if i > last_backward), default=step.end_position
     )
     return any(
-        last_backward < i < first_unscale and events[i].object_id == step.end.object_id
+        last_backward < i < first_unscale and events[i].object_id == step.end_event.object_id
         for i in step.find_before("clip")
     )
 

@@ -34,19 +34,19 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
     The event kind "zero" is a call of zero_grad(). The flag "zero" of a step means that all
     gradients are zero.
     """
-    lacks_gradients = bool({"none", "zero"} & set(step.end.flags))
+    lacks_gradients = bool({"none", "zero"} & set(step.end_event.flags))
     last_zero_grad = max(
-        (i for i in step.find_before("zero") if i > step.last_backward), default=-1
+        (i for i in step.find_before("zero") if i > step.last_backward_position), default=-1
     )
     # Without a zero_grad() call, gradients that are all zero at the step were zeroed manually.
-    if last_zero_grad < 0 and "zero" in step.end.flags:
-        last_zero_grad = step.position
+    if last_zero_grad < 0 and "zero" in step.end_event.flags:
+        last_zero_grad = step.end_position
     last_forward = max(step.find_before("forward"), default=-1)
     # If a forward pass follows backward(), gradients are cleared for the next batch.
     return (
         lacks_gradients
-        and 0 <= step.last_backward < last_zero_grad
-        and last_forward < step.last_backward
+        and 0 <= step.last_backward_position < last_zero_grad
+        and last_forward < step.last_backward_position
     )
 
 

@@ -31,7 +31,9 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         # "carried" marks a step whose gradients were not cleared since the previous step.
-        carried_steps = tuple(s for s in steps if s.end.kind == "step" and "carried" in s.end.flags)
+        carried_steps = tuple(
+            s for s in steps if s.end_event.kind == "step" and "carried" in s.end_event.flags
+        )
         num_carried, num_steps = count_steps(carried_steps), count_steps(steps)
         # The total leaves out the first step, which has no earlier gradients. Programs that call
         # torch.autograd.grad are left out, because they may set gradients themselves.

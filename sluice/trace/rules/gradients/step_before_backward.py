@@ -36,7 +36,7 @@ class StepBeforeBackwardSettings(Settings):
 
 def _lacks_new_gradient(step: OptimizerStep) -> bool:
     """Whether no gradient was computed since the previous step."""
-    return bool({"none", "stale"} & set(step.end.flags)) and step.last_backward < 0
+    return bool({"none", "stale"} & set(step.end_event.flags)) and step.last_backward_position < 0
 
 
 def _separates_passes(step: OptimizerStep) -> bool:
@@ -47,14 +47,14 @@ def _separates_passes(step: OptimizerStep) -> bool:
         if {"grad", "training"} <= set(step.sequence.events[i].flags)
     ]
     # If a gradient hook makes the step during the backward pass, the event "backward" follows it.
-    is_in_backward = "in backward" in step.end.flags
-    return bool(forwards) and step.last_backward < forwards[-1] and not is_in_backward
+    is_in_backward = "in backward" in step.end_event.flags
+    return bool(forwards) and step.last_backward_position < forwards[-1] and not is_in_backward
 
 
 def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for optimizer in stepping_optimizers(trace):
-        steps = tuple(s for s in steps_of(trace, optimizer) if s.end.kind == "step")
+        steps = tuple(s for s in steps_of(trace, optimizer) if s.end_event.kind == "step")
         steps_without_gradient = tuple(filter(_lacks_new_gradient, steps))
         steps_between_passes = tuple(
             s for s in steps if _separates_passes(s) and not s.find_before("grad")
@@ -68,7 +68,7 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
         # Gradients are absent or zero if zero_grad() is called between backward() and the step.
         gradients_text = (
             "no new gradient"
-            if {"none", "zero", "stale"} & set(typical_step.end.flags)
+            if {"none", "zero", "stale"} & set(typical_step.end_event.flags)
             else "the gradients of the previous batch"
         )
         findings.append(

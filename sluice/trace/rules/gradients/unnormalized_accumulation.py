@@ -43,7 +43,7 @@ def _events_by_backward(step: OptimizerStep) -> list[list[TraceEvent]]:
     block is returned twice, so that its passes count as several.
     """
     events: list[TraceEvent] = []
-    for event in step.sequence.events[: step.position]:
+    for event in step.sequence.events[: step.end_position]:
         events.append(event)
         if event.repeat_length:
             events += events[-event.repeat_length :]
@@ -52,14 +52,17 @@ def _events_by_backward(step: OptimizerStep) -> list[list[TraceEvent]]:
         groups[-1].append(event)
         if event.kind == "backward":
             groups.append([])
-        elif event.kind in ("zero", "step", "skip") and event.object_id in (-1, step.end.object_id):
+        elif event.kind in ("zero", "step", "skip") and event.object_id in (
+            -1,
+            step.end_event.object_id,
+        ):
             groups = [[]]
     return groups[:-1]
 
 
 def _has_undivided_means(step: OptimizerStep) -> bool:
     """Whether each loss is a mean, and neither the losses nor the gradients are divided."""
-    return "edited" not in step.end.flags and all(
+    return "edited" not in step.end_event.flags and all(
         "unscaled mean" in group[-1].flags for group in _events_by_backward(step)
     )
 

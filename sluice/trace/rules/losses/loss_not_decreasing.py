@@ -72,7 +72,7 @@ def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, opti
         for step in steps
         if any(
             event.kind == "grad" or (event.kind == "forward" and "grad" not in event.flags)
-            for event in step.sequence.events[: step.position]
+            for event in step.sequence.events[: step.end_position]
         )
     )
     min_steps = settings.min_network_target_share * count_steps(steps)

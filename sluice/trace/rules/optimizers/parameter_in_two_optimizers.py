@@ -73,7 +73,7 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
         repeated_steps = tuple(
             s
             for s in (*first_steps, *second_steps)
-            if s.last_backward < 0 and "fresh" in s.end.flags
+            if s.last_backward_position < 0 and "fresh" in s.end_event.flags
         )
         num_repeated_steps = count_steps(repeated_steps)
         has_repeated_steps = num_repeated_steps >= rule.settings.min_repeated_steps

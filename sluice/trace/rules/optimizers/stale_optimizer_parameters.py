@@ -24,7 +24,7 @@ def _is_stale(trace: Trace, optimizer: OptimizerRecord) -> bool:
     # If all parameters are orphaned, they may belong to a network that was not called yet. Two
     # steps without gradients show that the network is not used.
     steps = steps_of(trace, optimizer.index)
-    return count_steps(tuple(s for s in steps if "none" in s.end.flags)) >= 2
+    return count_steps(tuple(s for s in steps if "none" in s.end_event.flags)) >= 2
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:

@@ -37,7 +37,7 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
         if optimizer.index not in stepping_optimizers(trace):
             continue
         parameters = set(optimizer.parameters)
-        steps = tuple(s for s in steps_of(trace, optimizer.index) if s.end.kind == "step")
+        steps = tuple(s for s in steps_of(trace, optimizer.index) if s.end_event.kind == "step")
         num_steps = count_steps(steps)
         rates = [
             max(statistics.rates, default=0.0)

@@ -32,10 +32,12 @@ def _find_final_skips(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
     Returns (0, 0) if the last step was not skipped.
     """
     last_unskipped_step = max(
-        (s.sequence.last_step for s in steps if s.end.kind == "step"), default=0
+        (s.sequence.last_step for s in steps if s.end_event.kind == "step"), default=0
     )
     skipped_steps = [
-        s for s in steps if s.end.kind == "skip" and s.sequence.last_step > last_unskipped_step
+        s
+        for s in steps
+        if s.end_event.kind == "skip" and s.sequence.last_step > last_unskipped_step
     ]
     if not skipped_steps:
         return 0, 0
