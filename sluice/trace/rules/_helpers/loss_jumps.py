@@ -15,7 +15,8 @@ class LossJumpSettings(Settings):
     max_losses_before: int = Field(
         64,
         ge=1,
-        description="Maximum number of preceding losses that the loss at a jump must exceed.",
+        description="The loss at a jump must exceed each of this number of preceding losses, or "
+        "all preceding losses if there are fewer.",
     )
     min_losses: int = Field(
         16,

@@ -1,4 +1,4 @@
-"""Detects gradients that are clipped while they still contain the loss scale."""
+"""Detects gradients that are clipped while they are still multiplied by the loss scale."""
 
 import math
 from statistics import median
@@ -125,8 +125,8 @@ def _detect_manual_clipping(
         step=step,
         what=f"{optimizer_name(trace, optimizer)}: in {len(samples_at_limit)} of "
         f"{num_samples_since_clipping} sampled steps the norm of all gradients times the loss "
-        f"scale is {limit:.4g}, as if they were clipped to this value. Step {step} uses "
-        f"gradients with a norm of {norm:.3g}, at a loss scale of {scale:.4g}.",
+        f"scale is {limit:.4g}, as if the gradients were clipped to this value. Step "
+        f"{step} uses gradients with a norm of {norm:.3g}, at a loss scale of {scale:.4g}.",
         cause=_CAUSE,
         fix=_FIX,
         num_scaled=len(samples_at_limit),

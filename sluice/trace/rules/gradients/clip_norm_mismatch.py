@@ -28,8 +28,8 @@ class ClipNormMismatchSettings(Settings):
     min_norm_ratio: float = Field(
         100.0,
         gt=1,
-        description="A finding requires that the median of the gradient norms exceeds the limit by "
-        "more than this factor. Each norm is divided by the limit of its clipping.",
+        description="A finding requires that the median ratio of gradient norm to limit exceeds "
+        "this.",
     )
 
 

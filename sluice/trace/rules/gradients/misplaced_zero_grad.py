@@ -23,7 +23,7 @@ class MisplacedZeroGradSettings(Settings):
         2,
         ge=1,
         description="A finding requires at least this number of steps whose gradients were cleared "
-        "before the step. A single step may lack gradients because the program dropped its batch "
+        "before the step. A single step may lack gradients because the program dropped the batch "
         "on purpose.",
     )
 

@@ -40,12 +40,12 @@ def _find_parameter_closest_to_loss(trace: Trace, parameters: list[int]) -> int:
     """
     # A few passes suffice, because the order of calls rarely changes.
     calls = [call for forward_pass in trace.forward_passes[:4] for call in forward_pass.calls]
-    names = {call.module for call in calls}
+    module_names = {call.module for call in calls}
     # Modules with submodules are left out: a call does not show when their own parameters are used.
     parameters_in_order = [
         p
         for call in calls
-        if call.module and not any(name.startswith(f"{call.module}.") for name in names)
+        if call.module and not any(name.startswith(f"{call.module}.") for name in module_names)
         for p in call.parameters
     ]
     positions = {p: i for i, p in enumerate(parameters_in_order)}
@@ -60,8 +60,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     # Not reported after a non-finite loss, which may have made weights and gradients non-finite.
     if any(s < step and not math.isfinite(v) for s, v in step_losses(trace)):
         return ()
-    closest = _find_parameter_closest_to_loss(trace, parameters)
-    name = parameter_names(trace).get(closest, f"parameter {closest}")
+    closest_parameter = _find_parameter_closest_to_loss(trace, parameters)
+    name = parameter_names(trace).get(closest_parameter, f"parameter {closest_parameter}")
     return (
         rule.finding(
             severity="error",

@@ -134,7 +134,7 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
         num_batches = pass_counts.most_common(1)[0][0] if pass_counts else 2
         # Half of the steps suffice: the first step after an evaluation also contains the events of
         # the evaluation, so its groups of events differ and ``summed_steps`` does not contain it.
-        # Two losses without a known loss function may belong to a GAN.
+        # If no loss function is recorded, two losses per step may be those of a GAN.
         if (
             not summed_steps
             or count_steps(summed_steps) < count_steps(accumulating_steps) / 2

@@ -16,7 +16,7 @@ class ExtremeLogitsSettings(Settings):
     max_logit: float = Field(
         10.0,
         gt=0,
-        description="A finding requires a logit with a larger absolute value than this before the "
+        description="A finding requires that the absolute value of a logit exceeds this before the "
         "first optimizer step.",
     )
     min_loss_ratio: float = Field(

@@ -109,7 +109,7 @@ def _find_mixup(settings: LogitsProbabilityMixupSettings, record: LossRecord) ->
 
 
 _UNKNOWN_PRODUCER = "operation that limits the values to [0, 1]"
-"""Text for the producer in a fix if only the values indicate the fault."""
+"""Text that replaces ``{producer}`` in a fix if only the values show the fault."""
 
 _FIX = {
     "cross_entropy": "Pass the output of the last linear layer to F.cross_entropy; "
@@ -149,13 +149,13 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
             if mixup.is_conclusive
             else _UNKNOWN_PRODUCER
         )
-        effect = (
+        effect_text = (
             "For values outside [0, 1] it raises an error; on a GPU, a device-side assertion fails."
             if kind == "binary_cross_entropy"
             else "The value of the loss is wrong, and its gradients are too small or point in "
             "another direction."
         )
-        origin = f" (produced by {record.producer_node})" if record.producer_node else ""
+        origin_text = f" (produced by {record.producer_node})" if record.producer_node else ""
         sums_text = (
             f", row sums {record.min_row_sum:.4g} to {record.max_row_sum:.4g}"
             if kind == "cross_entropy" and not math.isnan(record.min_row_sum)
@@ -170,9 +170,9 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
             rule.finding(
                 severity="confirm" if needs_confirmation else "error",
                 step=record.step + 1,
-                what=f"{kind} received {mixup.received_text}{origin} in {len(mixups)} of "
+                what=f"{kind} received {mixup.received_text}{origin_text} in {len(mixups)} of "
                 f"{len(records)} sampled calls{range_text}{sums_text}.",
-                cause=f"The function expects {mixup.expected_text}. {effect}",
+                cause=f"The function expects {mixup.expected_text}. {effect_text}",
                 fix=_FIX[kind].format(producer=producer),
                 smallest=record.smallest,
                 largest=record.largest,

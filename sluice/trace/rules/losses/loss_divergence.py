@@ -32,8 +32,9 @@ class LossDivergenceSettings(Settings):
     max_steps_from_jump: int = Field(
         32,
         ge=1,
-        description="A step counts as around the jump up to this distance from the jump [steps]. "
-        "The distance is large, because not every change of the learning rate is recorded.",
+        description="A learning rate counts as around the jump if it was recorded at most this "
+        "number of steps before or after the jump. The number is large, because not every change "
+        "of the learning rate is recorded.",
     )
     jump: LossJumpSettings = Field(
         LossJumpSettings(), description="Thresholds of a jump of the loss."
@@ -47,7 +48,7 @@ def _weight_norm(trace: Trace, statistics: OptimizerStatistics) -> float:
 def _find_rate_increase(
     settings: LossDivergenceSettings, rates: LearningRates | None, jump_step: int
 ) -> tuple[float, float] | None:
-    """Return (highest learning rate before the steps around a jump, highest one around the jump).
+    """Return (highest learning rate before the steps around a jump, highest rate in these steps).
 
     The steps around the jump are at most ``max_steps_from_jump`` steps from ``jump_step``. None if
     one of the two rates is unknown, or if their ratio is below ``min_rate_increase``.

@@ -15,7 +15,9 @@ from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_op
 class LossNotDecreasingSettings(Settings):
     """Thresholds of the rule ``LOSS_NOT_DECREASING``."""
 
-    min_losses: int = Field(40, ge=4, description="Minimum number of finite losses for a finding.")
+    min_losses: int = Field(
+        40, ge=4, description="A finding requires at least this number of finite losses."
+    )
     min_network_target_share: float = Field(
         0.8,
         gt=0,
@@ -84,7 +86,7 @@ LOSS_NOT_DECREASING = Rule(
     fault="loss not decreasing",
     priority=290,
     requires="At least 40 finite losses; one optimizer, and one backward pass per step.",
-    contradicted_by="Lower losses in the last quarter than in the first.",
+    contradicted_by="Lower losses in the last quarter than in the first quarter.",
     abstains="There are several optimizers, or several losses per step; there is a gradient "
     "scaler; a network computes the targets; or the loss contains gradients.",
     settings=LossNotDecreasingSettings(),

@@ -31,7 +31,7 @@ class LrDivergenceSettings(Settings):
         gt=1,
         description="A loss counts as recovered if it is finite and below this factor times the "
         "loss at the start. Of the losses from the first diverged loss on, the second half is "
-        "inspected. A finding requires that at most a tenth of this half has recovered.",
+        "inspected. A finding requires that at most a tenth of these losses have recovered.",
     )
     min_finite_rise: float = Field(
         3.0,

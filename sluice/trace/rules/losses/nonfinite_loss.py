@@ -20,7 +20,7 @@ class NonfiniteLossSettings(Settings):
         2,
         ge=1,
         description="Severity 'error' requires at least this number of non-finite losses, "
-        "including the last loss of the run. The same number applies to evaluations with a "
+        "including the last loss of the run. The same holds for evaluations with a "
         "non-finite loss.",
     )
 
@@ -112,8 +112,9 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
                 f"{first.mean} after step {first.step}, and non-finite in "
                 f"{len(nonfinite_evaluations)} of {len(evaluations)} evaluations. All "
                 "recorded training losses are finite.",
-                cause="The validation data or the evaluation code produces the value, for example "
-                "by NaN in the inputs or targets, a batch without targets, or a division by 0.",
+                cause="The validation data or the evaluation code produces the non-finite value, "
+                "for example by NaN in the inputs or targets, a batch without targets, or a "
+                "division by 0.",
                 fix="Find the first validation batch with a non-finite loss. Check its inputs and "
                 "targets, and the outputs of the network in evaluation mode.",
                 num_bad=len(nonfinite_evaluations),

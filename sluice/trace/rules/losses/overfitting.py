@@ -53,8 +53,8 @@ class OverfittingSettings(Settings):
     min_evaluations: int = Field(
         4,
         ge=2,
-        description="A rise of the validation loss counts only if there are at least this number "
-        "of evaluations.",
+        description="A rise of the validation loss counts only with at least this number of "
+        "evaluations.",
     )
     min_ratio: float = Field(
         10.0,
