@@ -29,6 +29,6 @@ def group_by_function(calls: Iterable[LossRecord]) -> dict[tuple[str, int], list
 
 
 def list_numbers(values: Sequence[int], total: int) -> str:
-    """Return the values as text, followed by "and N more" if ``total`` is a larger number."""
+    """Return the values as text, followed by "and N more" if ``total`` exceeds their number."""
     num_more = total - len(values)
     return ", ".join(map(str, values)) + (f" and {num_more} more" if num_more > 0 else "")

@@ -50,14 +50,16 @@ class _StepsByOptimizer:
     """
 
     def __init__(self) -> None:
-        self._last: tuple[Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]] = (), {}
+        self._last_grouping: tuple[
+            Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]
+        ] = (), {}
 
     def get(self, sequences: Sequence[StepSequence]) -> Mapping[int, tuple[OptimizerStep, ...]]:
         """Return the sequences that end with a step or skipped step, by optimizer index."""
-        cached, by_optimizer = self._last
-        if cached is not sequences:
+        cached_sequences, by_optimizer = self._last_grouping
+        if cached_sequences is not sequences:
             by_optimizer = _group_by_optimizer(sequences)
-            self._last = sequences, by_optimizer
+            self._last_grouping = sequences, by_optimizer
         return by_optimizer
 
 
@@ -80,13 +82,13 @@ _STEPS_BY_OPTIMIZER = _StepsByOptimizer()
 
 def stepping_optimizers(trace: Trace) -> tuple[int, ...]:
     """Return the indices of the optimizers that made a step, in ascending order."""
-    stepped = {
+    indices = {
         event.object_id
         for sequence in trace.sequences
         for event in sequence.events
         if event.kind == "step"
     }
-    return tuple(sorted(stepped))
+    return tuple(sorted(indices))
 
 
 def optimizer_name(trace: Trace, optimizer: int) -> str:

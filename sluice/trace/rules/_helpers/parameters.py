@@ -47,22 +47,22 @@ def orphaned_parameters(trace: Trace, optimizer: OptimizerRecord) -> tuple[int, 
     """
     membership = trace.memberships[-1]
     network_parameters = {p.index for m in trace.memberships for p in m.parameters if p.names}
-    orphaned = {
+    orphaned_indices = {
         p.index
         for p in membership.parameters
         if not p.names and (p.index in network_parameters or not p.has_had_gradient)
     }
-    return tuple(p for p in optimizer.parameters if p in orphaned)
+    return tuple(p for p in optimizer.parameters if p in orphaned_indices)
 
 
-def first_misspelled_step(trace: Trace, misspelled: Iterable[MisspelledAttributeRecord]) -> int:
+def first_misspelled_step(trace: Trace, attributes: Iterable[MisspelledAttributeRecord]) -> int:
     """Return the step at which one of the misspelled attributes was first recorded."""
-    owners = {m.owner for m in misspelled}
+    owners = {attribute.owner for attribute in attributes}
     return next(
         m.step
         for m in trace.memberships
         for n in m.networks
-        if owners & {other.owner for other in n.misspelled_attributes}
+        if owners & {attribute.owner for attribute in n.misspelled_attributes}
     )
 
 

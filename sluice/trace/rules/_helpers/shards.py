@@ -30,8 +30,8 @@ class ShardSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="The rows of a rank count as a shard if its loader yields less than this share "
-        "of the dataset.",
+        description="The dataset counts as divided if the loader of every rank yields less than "
+        "this share of the rows.",
     )
     min_shared_rows: int = Field(
         8,
@@ -69,7 +69,8 @@ class LoaderShards:
         """Number of rows that two ranks share, and number of rows of the smaller shard.
 
         Of all pairs of ranks, the pair with the largest share of common rows is used. Rows are
-        compared by content, because row indices may belong to different tables.
+        compared by content, because row indices may belong to different tables. If the sketches are
+        incomplete, only a sample of the rows is compared and counted.
         """
         limit = common_threshold([e.contents for e in self.epoch_by_rank])
         row_sets = [values_up_to(limit, e.contents) for e in self.epoch_by_rank]

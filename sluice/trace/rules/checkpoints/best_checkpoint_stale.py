@@ -47,7 +47,7 @@ class BestCheckpointStaleSettings(Settings):
         gt=0,
         le=1,
         description="If a checkpoint was saved at each of the first two evaluations, a finding "
-        "requires that the second validation loss is above this share of the first one. A lower "
+        "requires that the second validation loss is above this share of the first loss. A lower "
         "second loss shows that the checkpoint follows the loss.",
     )
     max_lowest_loss_ratio: float = Field(
@@ -114,9 +114,9 @@ def _skips_improvements(
 ) -> bool:
     """Whether a state was saved at the first evaluation, but not at later and better evaluations.
 
-    A save at an improved loss contradicts this. One exception is allowed: the second evaluation, if
-    its loss is above ``min_second_loss_ratio`` of the first. The result is False for a program that
-    selects by accuracy, because such a program also saves at some later improvements of the loss.
+    The result is False if a state was saved at an improved loss, except at the second evaluation if
+    its loss is above ``min_second_loss_ratio`` of the first loss. So the result is False for a
+    program that selects by accuracy: it also saves at some later improvements of the loss.
     """
     saved_indices = [i for i, e in enumerate(evaluations) if e.step in saved_steps]
     # A state that is saved at a step without an evaluation may belong to a later evaluation. A
@@ -160,15 +160,17 @@ def _find_restored_save(
     for save in trace.saves:
         first_saves.setdefault(save.content, save)
     restored_saves = [first_saves[content] for content in loaded_contents if content in first_saves]
-    first = evaluations[0]
-    same_loss = [e for e in trace.evaluations if (e.network, e.kind) == (first.network, first.kind)]
-    last = same_loss[-1]
-    is_initial_loss_restored = last.step == trace.num_steps and last.mean >= first.mean
+    first_evaluation = evaluations[0]
+    first_step, key = first_evaluation.step, (first_evaluation.network, first_evaluation.kind)
+    last_evaluation = [e for e in trace.evaluations if (e.network, e.kind) == key][-1]
+    is_initial_loss_restored = (
+        last_evaluation.step == trace.num_steps and last_evaluation.mean >= first_evaluation.mean
+    )
     return next(
         (
             s
             for s in restored_saves
-            if s.step == first.step or (s.step < first.step and is_initial_loss_restored)
+            if s.step == first_step or (s.step < first_step and is_initial_loss_restored)
         ),
         None,
     )
@@ -240,12 +242,12 @@ def _detect_stale(
         return ()
     for evaluations in series:
         losses = [e.mean for e in evaluations]
-        first = evaluations[0]
+        first_step = evaluations[0].step
         num_improvements = _count_improvements(rule.settings, losses[1:], losses[0])
         # For each stale state: a text that says where and when it was written, and whether the
         # state is meant to be the best one.
         stale_states: list[tuple[str, bool]] = []
-        for saves in _saves_by_path(trace, first.step):
+        for saves in _saves_by_path(trace, first_step):
             saved_steps = {save.step for save in saves}
             if _skips_improvements(rule.settings, evaluations, saved_steps):
                 when_text = (
@@ -259,7 +261,7 @@ def _detect_stale(
                 )
         restored = _find_restored_save(trace, evaluations)
         if restored is not None:
-            when_text = "at the first" if restored.step == first.step else "before the first"
+            when_text = "at the first" if restored.step == first_step else "before the first"
             state_text = f"The state loaded at the end ({_location_text(restored)})"
             stale_states.append((f"{state_text} was written {when_text}", True))
         if not stale_states:
@@ -274,7 +276,7 @@ def _detect_stale(
                     if e.mean < rule.settings.improvement_ratio * losses[0]
                 ),
                 what=f"{written_text} of {len(evaluations)} evaluations and at none of the "
-                "better evaluations after it, while the validation loss improved "
+                "later evaluations with a lower loss. The validation loss improved "
                 f"{num_improvements} times, from {losses[0]:.4g} to {min(losses):.4g}.",
                 cause="The best checkpoint is selected by another metric, or by a reversed "
                 "comparison, so the stored network is an early one.",

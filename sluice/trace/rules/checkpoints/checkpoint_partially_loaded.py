@@ -90,21 +90,21 @@ def _is_resume(
         for o in stepping_optimizers(trace)
         if (steps := steps_of(trace, o))
     }
-    for old, (_, last_old_step) in step_ranges.items():
-        for new, (first_new_step, _) in step_ranges.items():
+    for old_optimizer, (_, last_old_step) in step_ranges.items():
+        for new_optimizer, (first_new_step, _) in step_ranges.items():
             if (
                 last_old_step > file_read.step
                 or first_new_step <= file_read.step
-                or classes_and_group_sizes.get(old) != classes_and_group_sizes.get(new)
+                or classes_and_group_sizes.get(old_optimizer)
+                != classes_and_group_sizes.get(new_optimizer)
             ):
                 continue
-            old_rates, new_rates = learning_rates(trace, old), learning_rates(trace, new)
+            old_rates = learning_rates(trace, old_optimizer)
+            new_rates = learning_rates(trace, new_optimizer)
             if old_rates is None or new_rates is None:
                 continue
-            last_rate, first_rate = (
-                old_rates.rate_at(last_old_step),
-                new_rates.rate_at(first_new_step),
-            )
+            last_rate = old_rates.rate_at(last_old_step)
+            first_rate = new_rates.rate_at(first_new_step)
             if abs(first_rate - last_rate) <= settings.max_rate_change * last_rate:
                 return True
     return False

@@ -47,14 +47,14 @@ class ResumeStateLostSettings(Settings):
     max_rate_ratio: float = Field(
         1.1,
         gt=1,
-        description="The schedule counts as continued if the learning rates before and after the "
+        description="The learning rate counts as continued if the rates before and after the "
         "restart differ by less than this factor.",
     )
     num_repeated_rates: int = Field(
         8,
         ge=2,
-        description="A schedule counts as running a second time only if this number of learning "
-        "rates after the restart equal the learning rates of the first steps.",
+        description="A schedule counts as running a second time only if the first learning rates "
+        "after the restart (this number) equal the rates of the old optimizer's first steps.",
     )
     min_rate_jump: float = Field(
         1.5,
@@ -195,23 +195,32 @@ def _starts_over(
 def _find_restarted_scheduler(
     trace: Trace, old_use: _OptimizerUse, new_use: _OptimizerUse
 ) -> SchedulerRecord | None:
-    """Return the new scheduler that restarts a schedule before its end; None without one."""
+    """Return the new scheduler that restarts an unfinished schedule; None without one."""
     loaded_schedulers = {load.object_id for load in trace.loads if load.role == "scheduler"}
     old_schedulers = [s for s in trace.schedulers if s.optimizer == old_use.optimizer.index]
-    for new in trace.schedulers:
+    for new_scheduler in trace.schedulers:
         # A scheduler with a positive ``start`` is skipped: it was created at a later step of its
         # schedule.
-        if new.optimizer != new_use.optimizer.index or new.index in loaded_schedulers or new.start:
+        if (
+            new_scheduler.optimizer != new_use.optimizer.index
+            or new_scheduler.index in loaded_schedulers
+            or new_scheduler.start
+        ):
             continue
         # A scheduler that is advanced before the first optimizer step continues the schedule.
-        if count_scheduler_calls(trace, new.index, before_step=new_use.first_step + 1):
+        if count_scheduler_calls(trace, new_scheduler.index, before_step=new_use.first_step + 1):
             continue
-        for old in old_schedulers:
-            num_calls = count_scheduler_calls(trace, old.index, before_step=new_use.first_step + 1)
-            has_same_options = (old.kind, old.options) == (new.kind, new.options)
-            has_ended = bool(old.end) and num_calls >= old.end
+        for old_scheduler in old_schedulers:
+            num_calls = count_scheduler_calls(
+                trace, old_scheduler.index, before_step=new_use.first_step + 1
+            )
+            has_same_options = (old_scheduler.kind, old_scheduler.options) == (
+                new_scheduler.kind,
+                new_scheduler.options,
+            )
+            has_ended = bool(old_scheduler.end) and num_calls >= old_scheduler.end
             if has_same_options and num_calls >= 2 and not has_ended:
-                return new
+                return new_scheduler
     return None
 
 
@@ -245,8 +254,9 @@ def _is_same_training(
 
     There are two cases:
 
-    - It has the same parameters, and the loaders are the same or weights were loaded.
-    - It has the parameters of a new network with the same shapes, into which weights were loaded.
+    - The optimizers have the same parameters, and the loaders are the same or weights were loaded.
+    - The second optimizer has the parameters of a new network with the same shapes, into which
+      weights were loaded.
 
     In both cases, the loss must not be back at its initial value.
     """
@@ -301,7 +311,7 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
         ):
             continue
         old_rates, new_rates = _old_and_new_rates(trace, old_use, new_use)
-        rate_change = (
+        rate_text = (
             f"; the learning rate changed from {old_rates.values[-1]:.3g} to "
             f"{new_rates.values[0]:.3g}"
             if old_rates and new_rates
@@ -327,7 +337,7 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
                 step=new_use.first_step,
                 what=f"After {count_steps(old_use.steps)} steps of {old_use.optimizer.kind}, a new "
                 f"{new_use.optimizer.kind} continued with the same weights. Lost state: "
-                f"{' and '.join(lost_states)}{rate_change}.",
+                f"{' and '.join(lost_states)}{rate_text}.",
                 cause="Training continues as if it had just begun: the first steps after the "
                 "restart are too large, or the schedule runs a second time.",
                 fix="Save and load the state_dict() of the optimizer and of the scheduler "
@@ -344,7 +354,7 @@ RESUME_STATE_LOST = Rule(
     fault="resume state lost",
     priority=360,
     requires="Two consecutive optimizers of one class. Both have the same weights, or weights are "
-    "loaded into the network of the second one.",
+    "loaded into the network of the second optimizer.",
     contradicted_by="A second phase that intentionally starts with a fresh state.",
     abstains="The new optimizer has other options, parameters or data; its state was loaded and "
     "its schedule continues; or the loss is back at its initial value.",

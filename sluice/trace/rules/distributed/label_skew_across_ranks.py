@@ -99,13 +99,14 @@ def _judge(
             for label, n, p in zip(labels, row, pooled_shares, strict=True)
             if n == 0 and p * size >= rule.settings.min_expected_count_if_missing
         ]
-        example = f"; for example, {missing_labels[0]}" if missing_labels else ""
+        example_text = f"; for example, {missing_labels[0]}" if missing_labels else ""
         findings.append(
             rule.finding(
                 severity="confirm" if missing_labels else "warning",
                 step=loader_shards.epoch_by_rank[0].step + 1,
                 what=f"Loader {loader_shards.loader_by_rank[0].index}: the label distribution of "
-                f"one rank differs by {distance:.0%} from the distribution of all ranks{example}.",
+                f"one rank differs by {distance:.0%} from the distribution of all ranks"
+                f"{example_text}.",
                 cause="Rows were divided in an order that depends on the labels: on each rank, "
                 "batch norm and metrics are computed from rows that do not represent the data.",
                 fix="Shuffle the rows before they are divided among the ranks.",

@@ -73,8 +73,8 @@ def _judge(
             )
         )
     # The rows of loaders are compared by the first tensor of a batch only. No copies are found if
-    # this tensor has few distinct values. So the rows that the networks received are compared, too,
-    # which include the other tensors.
+    # this tensor has few distinct values. So the inputs of the networks are compared, too: they may
+    # be another tensor of the batch.
     first_step, num_steps = (0, 0) if findings else _find_same_inputs(traces)
     if num_steps >= rule.settings.min_steps:
         findings.append(

@@ -145,7 +145,7 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
                 findings.append(finding)
             continue
         clips = [c for scalars in trace.scalars for c in scalars.clips if c.optimizer == optimizer]
-        example = (
+        example_text = (
             f", for example from a norm of {clips[0].norm:.3g} to a limit of "
             f"{clips[0].max_norm:.3g}"
             if clips
@@ -157,7 +157,7 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
                 step=first_step_of(clipping_steps),
                 what=f"{optimizer_name(trace, optimizer)}: in {count_steps(clipping_steps)} of "
                 f"{count_steps(steps)} steps gradients were clipped while they were still "
-                f"multiplied by the loss scale{example}.",
+                f"multiplied by the loss scale{example_text}.",
                 cause=_CAUSE,
                 fix=_FIX,
                 num_scaled=count_steps(clipping_steps),

@@ -29,8 +29,8 @@ class StepBeforeBackwardSettings(Settings):
         le=1,
         description="A finding requires that at least this share of the steps run before "
         "backward(). One step is not counted in the total, so that a single step after backward() "
-        "does not prevent the finding. A few steps may run before backward() intentionally, such as after a "
-        "dropped batch.",
+        "does not prevent the finding. A few steps may run before backward() intentionally, such "
+        "as after a dropped batch.",
     )
 
 

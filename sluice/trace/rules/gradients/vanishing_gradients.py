@@ -71,8 +71,8 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 what=f"{optimizer_name(trace, optimizer)}: in {len(vanishing_gradients)} of "
                 f"{len(measurements)} measured steps, the smallest ratio of gradient norm to "
                 f"weight norm is below {rule.settings.max_ratio:.0e} times the largest "
-                f"ratio. At step {step}, the ratio of {names[parameter]} is {relative_ratio:.1e} times the "
-                "largest ratio.",
+                f"ratio. At step {step}, the ratio of {names[parameter]} is {relative_ratio:.1e} "
+                "times the largest ratio.",
                 cause="The gradient shrinks from layer to layer, so the layers far from the loss "
                 "do not learn.",
                 fix="Use residual connections, normalization layers, or an activation function "

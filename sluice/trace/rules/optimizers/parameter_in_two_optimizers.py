@@ -40,7 +40,7 @@ def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
         for optimizer in stepping_optimizers(trace)
         if (steps := steps_of(trace, optimizer))
     )
-    active_optimizers = list[tuple[int, int]]()  # last step and index of the optimizers in use
+    active_optimizers = list[tuple[int, int]]()  # (last step, index) of each optimizer in use
     for first_step, last_step, optimizer in step_ranges:
         active_optimizers = [(end, other) for end, other in active_optimizers if end >= first_step]
         yield from (
@@ -64,10 +64,8 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
         )
         if not shared_parameters:
             continue
-        first_steps, second_steps = (
-            steps_of(trace, first_optimizer),
-            steps_of(trace, second_optimizer),
-        )
+        first_steps = steps_of(trace, first_optimizer)
+        second_steps = steps_of(trace, second_optimizer)
         # The second of two steps on one gradient follows no backward pass. The gradient is still
         # "fresh" for this optimizer, because it is new since the optimizer's own last step.
         repeated_steps = tuple(

@@ -22,7 +22,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     stepping_indices = stepping_optimizers(trace)
     if membership is None or not stepping_indices or has_manual_gradients(trace):
         return ()
-    # Parameters of an earlier optimizer are left out: they were trained, such as in a first phase.
+    # Parameters of an earlier optimizer are left out: they were already trained, in a first phase.
     ever_optimized = frozenset[int]().union(*(m.optimized for m in trace.memberships))
     unoptimized = [p for p in unoptimized_parameters(membership) if p.index not in ever_optimized]
     if (

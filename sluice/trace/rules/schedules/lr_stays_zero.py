@@ -33,9 +33,9 @@ class LrStaysZeroSettings(Settings):
     min_conclusive_steps: int = Field(
         20,
         ge=1,
-        description="From this number of optimizer steps at a learning rate of 0 on, the severity "
-        "is 'error', however often scheduler.step() was called. But if another optimizer makes a "
-        "step while the rate is 0, the finding always needs confirmation.",
+        description="With at least this number of optimizer steps at a learning rate of 0, the "
+        "severity is 'error', however often scheduler.step() was called. But if another optimizer "
+        "makes a step while the rate is 0, the finding always needs confirmation.",
     )
 
 

@@ -39,7 +39,7 @@ class SchedulerSteppedPerEpochSettings(Settings):
         gt=0,
         le=1,
         description="The length of the schedule counts as equal to the number of optimizer steps "
-        "if it differs by at most this share of the number.",
+        "if the two differ by at most this share of the number of optimizer steps.",
     )
     max_reached_share: float = Field(
         0.5,
@@ -109,7 +109,7 @@ def _describe_warmup(
     """Return the evidence that a warmup is unfinished at the end of the training; "" without it."""
     rates = learning_rates(trace, scheduler.optimizer)
     base_lrs = scheduler.options.get("base_lrs")
-    # A list of base learning rates is recorded as text, unless it is long.
+    # Base learning rates are recorded as text, such as "0.1, 0.2". A long list is not recorded.
     if scheduler.kind != "LambdaLR" or rates is None or not isinstance(base_lrs, str):
         return ""
     base_rate, values = max(map(float, base_lrs.split(", "))), rates.values
