@@ -21,7 +21,7 @@ class LossJumpSettings(Settings):
     min_losses: int = Field(
         16,
         ge=1,
-        description="Minimum number of losses before a jump, and minimum number after the jump. "
+        description="A jump requires at least this number of losses before the jump and after it. "
         "Two medians of this number of losses must exceed the losses before the jump: the median "
         "of the first losses from the jump on, and the median of the last losses of the run.",
     )

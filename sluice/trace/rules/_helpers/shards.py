@@ -36,23 +36,23 @@ class ShardSettings(Settings):
     min_shared_rows: int = Field(
         8,
         ge=1,
-        description="A finding requires at least this number of rows that two ranks share. Fewer "
-        "shared rows are normal: a DistributedSampler repeats a few rows so that all shards have "
-        "the same length.",
+        description="Two shards count as overlapping only if they share at least this number of "
+        "rows. Fewer shared rows are normal: a DistributedSampler repeats a few rows so that all "
+        "shards have the same length.",
     )
     min_shared_share: float = Field(
         0.03,
         gt=0,
         le=1,
-        description="A finding requires that at least this share of the smaller shard's rows are "
-        "also in the other shard.",
+        description="Two shards count as overlapping only if at least this share of the smaller "
+        "shard's rows are also in the other shard.",
     )
     min_shared_to_repeated: float = Field(
         4.0,
         ge=1,
-        description="A finding requires that the share of rows that two ranks have in common is "
-        "more than this factor times the share of rows that a rank receives again. Sampling with "
-        "replacement repeats rows within a rank as well as between ranks.",
+        description="Two shards count as overlapping only if the share of common rows is more than "
+        "this factor times the share of repeated rows within a shard. Sampling with replacement "
+        "repeats rows within a shard as well as between shards.",
     )
 
 

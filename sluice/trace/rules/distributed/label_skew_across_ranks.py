@@ -40,11 +40,6 @@ class LabelSkewAcrossRanksSettings(Settings):
         description="A finding requires that the z-score of the label counts of all ranks exceeds "
         "this.",
     )
-    shards: ShardSettings = Field(
-        ShardSettings(),
-        description="Thresholds that decide whether ranks receive separate, overlapping or equal "
-        "rows.",
-    )
 
 
 def _z_score(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[int]]) -> float:
@@ -79,7 +74,8 @@ def _judge(
     rule: RankRule[LabelSkewAcrossRanksSettings], traces: Sequence[Trace]
 ) -> tuple[TraceFinding, ...]:
     findings = []
-    for loader_shards in find_shards(traces, rule.settings.shards):
+    # The thresholds of shards do not matter here: they only decide whether shards overlap.
+    for loader_shards in find_shards(traces, ShardSettings()):
         labels = sorted({label for e in loader_shards.epoch_by_rank for label in e.labels})
         counts = [[e.labels.get(label, 0) for label in labels] for e in loader_shards.epoch_by_rank]
         rank_sizes = [sum(row) for row in counts]

@@ -194,8 +194,8 @@ OVERFITTING = Rule(
     contradicted_by="A later validation loss that is as low as the lowest one, or a training loss "
     "that is close to the validation loss.",
     abstains="Losses are negative or scaled; the validation loss is below ten times the training "
-    "loss; the validation loss rose, but is below a quarter of the first one; or weights are "
-    "loaded after the last step.",
+    "loss; the validation loss rose, but is below a quarter of the first validation loss; or "
+    "weights are loaded after the last step.",
     settings=OverfittingSettings(),
     judge=_judge,
 )
