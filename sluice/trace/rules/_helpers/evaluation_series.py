@@ -14,4 +14,4 @@ def evaluation_series(trace: Trace) -> list[tuple[EvaluationPassRecord, ...]]:
     for record in trace.evaluations:
         key = record.network, record.loader, record.kind
         series.setdefault(key, {}).setdefault(record.step, record)
-    return [tuple(by_step.values()) for by_step in series.values()]
+    return [tuple(passes_by_step.values()) for passes_by_step in series.values()]

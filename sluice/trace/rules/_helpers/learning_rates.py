@@ -34,14 +34,16 @@ class LearningRates:
         Args:
             max_low_ratio: Highest learning rate that counts as low, relative to the peak.
         """
-        ends = (*self.steps[1:], self.last_step + 1)
-        intervals = list(zip(self.steps, ends, self.values, strict=True))
-        after_peak = intervals[self.values.index(self.peak) + 1 :]
+        end_steps = (*self.steps[1:], self.last_step + 1)
+        intervals = list(zip(self.steps, end_steps, self.values, strict=True))
+        intervals_after_peak = intervals[self.values.index(self.peak) + 1 :]
         max_low_rate = max_low_ratio * self.peak
-        num_low = sum(
-            max(end - begin, 0) for begin, end, rate in after_peak if rate <= max_low_rate
+        num_low_steps = sum(
+            max(end_step - begin_step, 0)
+            for begin_step, end_step, rate in intervals_after_peak
+            if rate <= max_low_rate
         )
-        return num_low / max(self.last_step + 1 - self.steps[0], 1)
+        return num_low_steps / max(self.last_step + 1 - self.steps[0], 1)
 
 
 def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
@@ -66,14 +68,14 @@ def count_scheduler_calls(trace: Trace, scheduler: int, *, before_step: int | No
     """
     num_calls = 0
     for sequence in trace.sequences:
-        num_per_occurrence = sum(
+        num_calls_per_occurrence = sum(
             event.kind == "schedule" and event.object_id == scheduler for event in sequence.events
         )
-        if num_per_occurrence and (before_step is None or sequence.first_step < before_step):
+        if num_calls_per_occurrence and (before_step is None or sequence.first_step < before_step):
             max_occurrences = (
                 sequence.count if before_step is None else before_step - sequence.first_step
             )
-            num_calls += num_per_occurrence * min(sequence.count, max_occurrences)
+            num_calls += num_calls_per_occurrence * min(sequence.count, max_occurrences)
     return num_calls
 
 

@@ -55,14 +55,14 @@ def find_loss_jump(
     values = [v if math.isfinite(v) else math.inf for _, v in losses]
     for i in range(settings.min_losses, len(values) - settings.min_losses):
         losses_before = values[max(i - settings.max_losses_before, 0) : i]
-        max_before = max(losses_before)
-        if values[i] <= max_before:
+        max_loss_before = max(losses_before)
+        if values[i] <= max_loss_before:
             continue
         later_losses = values[i:]
         first_losses = later_losses[: settings.min_losses]
         last_losses = later_losses[-settings.min_losses :]
         samples = (first_losses, later_losses, last_losses)
-        if all(statistics.median(sample) > max_before for sample in samples):
+        if all(statistics.median(sample) > max_loss_before for sample in samples):
             return LossJump(
                 losses[i][0], statistics.median(losses_before), statistics.median(later_losses)
             )

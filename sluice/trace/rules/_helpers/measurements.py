@@ -61,7 +61,11 @@ def changed_parameters(trace: Trace, since_step: int = 0) -> frozenset[int]:
     for record in trace.parameter_values:
         if record.step >= since_step:
             fingerprints.setdefault(record.parameter, set()).add(record.fingerprint)
-    return frozenset(index for index, distinct in fingerprints.items() if len(distinct) > 1)
+    return frozenset(
+        index
+        for index, distinct_fingerprints in fingerprints.items()
+        if len(distinct_fingerprints) > 1
+    )
 
 
 def weight_positions(trace: Trace, statistics: OptimizerStatistics) -> Iterator[int]:

@@ -56,25 +56,25 @@ class _StepsByOptimizer:
 
     def get(self, sequences: Sequence[StepSequence]) -> Mapping[int, tuple[OptimizerStep, ...]]:
         """Return the sequences that end with a step or skipped step, by optimizer index."""
-        cached_sequences, by_optimizer = self._last_grouping
+        cached_sequences, steps_by_optimizer = self._last_grouping
         if cached_sequences is not sequences:
-            by_optimizer = _group_by_optimizer(sequences)
-            self._last_grouping = sequences, by_optimizer
-        return by_optimizer
+            steps_by_optimizer = _group_by_optimizer(sequences)
+            self._last_grouping = sequences, steps_by_optimizer
+        return steps_by_optimizer
 
 
 def _group_by_optimizer(
     sequences: Sequence[StepSequence],
 ) -> dict[int, tuple[OptimizerStep, ...]]:
-    grouped: dict[int, list[OptimizerStep]] = {}
+    steps_by_optimizer: dict[int, list[OptimizerStep]] = {}
     for sequence in sequences:
         position = max(sequence.find("step") + sequence.find("skip"), default=-1)
         if position >= 0 and not sequence.is_open and not sequence.find("stepped"):
             end_event = sequence.events[position]
-            grouped.setdefault(end_event.object_id, []).append(
+            steps_by_optimizer.setdefault(end_event.object_id, []).append(
                 OptimizerStep(sequence, end_event, position)
             )
-    return {optimizer: tuple(steps) for optimizer, steps in grouped.items()}
+    return {optimizer: tuple(steps) for optimizer, steps in steps_by_optimizer.items()}
 
 
 _STEPS_BY_OPTIMIZER = _StepsByOptimizer()

@@ -72,8 +72,8 @@ class LoaderShards:
         compared by content, because row indices may belong to different tables. If the sketches are
         incomplete, only a sample of the rows is compared and counted.
         """
-        limit = common_threshold([e.contents for e in self.epoch_by_rank])
-        row_sets = [values_up_to(limit, e.contents) for e in self.epoch_by_rank]
+        max_hash = common_threshold([e.contents for e in self.epoch_by_rank])
+        row_sets = [values_up_to(max_hash, e.contents) for e in self.epoch_by_rank]
         overlaps = [
             (len(a & b), min(len(a), len(b))) for a, b in combinations(row_sets, 2) if a and b
         ]
@@ -112,8 +112,8 @@ class LoaderShards:
         If the dataset is divided, all ranks must also receive the rows in the same order. If the
         dataset is not divided, the result is also True if too few rows were recorded to decide.
         """
-        num_shared, num_rows = self.overlap
-        has_same_rows = num_shared >= self.settings.min_copy_share * num_rows
+        num_shared_rows, num_rows = self.overlap
+        has_same_rows = num_shared_rows >= self.settings.min_copy_share * num_rows
         if self.is_divided:
             return has_same_rows and self.has_same_order
         if all(e.is_finished and e.num_contents >= e.num_indices > 0 for e in self.epoch_by_rank):
@@ -123,11 +123,11 @@ class LoaderShards:
     @property
     def is_overlapping(self) -> bool:
         """Whether two ranks share far more rows than any rank repeats within its own shard."""
-        num_shared, num_rows = self.overlap
+        num_shared_rows, num_rows = self.overlap
         settings = self.settings
-        min_shared = max(settings.min_shared_rows, settings.min_shared_share * num_rows)
-        return num_shared >= min_shared and (
-            self.repeated_share * settings.min_shared_to_repeated < num_shared / num_rows
+        min_shared_rows = max(settings.min_shared_rows, settings.min_shared_share * num_rows)
+        return num_shared_rows >= min_shared_rows and (
+            self.repeated_share * settings.min_shared_to_repeated < num_shared_rows / num_rows
         )
 
     @property
@@ -141,11 +141,11 @@ class LoaderShards:
             e.is_finished and e.num_indices for e in self.epoch_by_rank
         ):
             return 0, 0
-        limit = common_threshold([e.row_numbers for e in self.epoch_by_rank])
+        max_hash = common_threshold([e.row_numbers for e in self.epoch_by_rank])
         received_rows = frozenset().union(
-            *(values_up_to(limit, e.row_numbers) for e in self.epoch_by_rank)
+            *(values_up_to(max_hash, e.row_numbers) for e in self.epoch_by_rank)
         )
-        num_rows = round(dataset_sizes.pop() * hash_share_up_to(limit))
+        num_rows = round(dataset_sizes.pop() * hash_share_up_to(max_hash))
         return max(num_rows - len(received_rows), 0), num_rows
 
 

@@ -99,12 +99,12 @@ def _saves_by_path(trace: Trace, since_step: int) -> list[tuple[StateSaveRecord,
     states only copy weights, for example to initialize another network.
     """
     loaded_states = {(x.step, x.content) for x in trace.loads if x.role == "network" and x.content}
-    by_path: dict[tuple[str, str], list[StateSaveRecord]] = {}
+    saves_by_path: dict[tuple[str, str], list[StateSaveRecord]] = {}
     for save in trace.saves:
         if save.step >= since_step and (save.step, save.content) not in loaded_states:
             path = re.sub(r"\d+", "#", _RANDOM_SUFFIX.sub("tmp#", save.path))
-            by_path.setdefault((save.to, path), []).append(save)
-    return [tuple(saves) for saves in by_path.values()]
+            saves_by_path.setdefault((save.to, path), []).append(save)
+    return [tuple(saves) for saves in saves_by_path.values()]
 
 
 def _skips_improvements(
@@ -259,10 +259,10 @@ def _detect_stale(
                         _is_best_checkpoint(trace, saves),
                     )
                 )
-        restored = _find_restored_save(trace, evaluations)
-        if restored is not None:
-            when_text = "at the first" if restored.step == first_step else "before the first"
-            state_text = f"The state loaded at the end ({_location_text(restored)})"
+        restored_save = _find_restored_save(trace, evaluations)
+        if restored_save is not None:
+            when_text = "at the first" if restored_save.step == first_step else "before the first"
+            state_text = f"The state loaded at the end ({_location_text(restored_save)})"
             stale_states.append((f"{state_text} was written {when_text}", True))
         if not stale_states:
             continue

@@ -84,8 +84,10 @@ class _OptimizerUse:
 
     @property
     def trainable_parameters(self) -> frozenset[int]:
-        frozen = {p.index for p in self.membership.parameters if not p.is_trainable}
-        return frozenset(p for g in self.optimizer.groups for p in g.parameters if p not in frozen)
+        frozen_indices = {p.index for p in self.membership.parameters if not p.is_trainable}
+        return frozenset(
+            p for g in self.optimizer.groups for p in g.parameters if p not in frozen_indices
+        )
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -186,10 +188,10 @@ def _starts_over(
     restart_losses = losses_from(new_use.first_step, num_steps)
     if not (initial_losses and last_losses and restart_losses):
         return False
-    decrease = initial_losses[0] - median(last_losses)
-    if decrease <= max(last_losses) - min(last_losses):  # the decrease is too small to decide
+    loss_decrease = initial_losses[0] - median(last_losses)
+    if loss_decrease <= max(last_losses) - min(last_losses):  # the decrease is too small to decide
         return False
-    return restart_losses[0] - median(last_losses) > decrease / 2
+    return restart_losses[0] - median(last_losses) > loss_decrease / 2
 
 
 def _find_restarted_scheduler(
@@ -236,15 +238,19 @@ def _repeats_first_rates(
         or scheduled_optimizers & {old_use.optimizer.index, new_use.optimizer.index}
     ):
         return False
-    min_jump, num_repeated = settings.min_rate_jump, settings.num_repeated_rates
-    steps, values = new_rates.steps[:num_repeated], new_rates.values[:num_repeated]
-    first_values = [
+    min_jump, num_rates = settings.min_rate_jump, settings.num_repeated_rates
+    steps, new_first_rates = new_rates.steps[:num_rates], new_rates.values[:num_rates]
+    old_first_rates = [
         old_rates.rate_at(old_use.first_step + step - new_use.first_step) for step in steps
     ]
-    is_varying = len(values) == num_repeated and 0 < min_jump * min(values) < max(values)
-    last_value = old_rates.values[-1]
-    has_jump = last_value > 0 and not 1 / min_jump < values[0] / last_value < min_jump
-    return is_varying and has_jump and all(map(math.isclose, values, first_values))
+    is_varying = len(new_first_rates) == num_rates and 0 < min_jump * min(new_first_rates) < max(
+        new_first_rates
+    )
+    old_last_rate = old_rates.values[-1]
+    has_jump = (
+        old_last_rate > 0 and not 1 / min_jump < new_first_rates[0] / old_last_rate < min_jump
+    )
+    return is_varying and has_jump and all(map(math.isclose, new_first_rates, old_first_rates))
 
 
 def _is_same_training(

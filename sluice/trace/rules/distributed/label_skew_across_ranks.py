@@ -42,7 +42,9 @@ class LabelSkewAcrossRanksSettings(Settings):
     )
 
 
-def _z_score(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[int]]) -> float:
+def _z_score(
+    settings: LabelSkewAcrossRanksSettings, label_counts: Sequence[Sequence[int]]
+) -> float:
     """Return the z-score of label counts (ranks, labels), assuming one distribution for all ranks.
 
     Pearson's chi-square statistic is transformed to an approximately standard normal variable.
@@ -50,20 +52,20 @@ def _z_score(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[i
     Source:
         Wilson and Hilferty (1931), "The Distribution of Chi-Square".
     """
-    rank_totals = [sum(row) for row in counts]
-    label_totals = [sum(column) for column in zip(*counts, strict=True)]
+    rank_totals = [sum(row) for row in label_counts]
+    label_totals = [sum(column) for column in zip(*label_counts, strict=True)]
     total = sum(rank_totals)
     label_indices = [
         i
         for i, n in enumerate(label_totals)
         if n * min(rank_totals) / total >= settings.min_expected_count
     ]
-    degrees_of_freedom = (len(label_indices) - 1) * (len(counts) - 1)
+    degrees_of_freedom = (len(label_indices) - 1) * (len(label_counts) - 1)
     if degrees_of_freedom < 1:
         return 0.0
     statistic = sum(
         (row[i] - n * label_totals[i] / total) ** 2 / (n * label_totals[i] / total)
-        for row, n in zip(counts, rank_totals, strict=True)
+        for row, n in zip(label_counts, rank_totals, strict=True)
         for i in label_indices
     )
     variance = 2 / (9 * degrees_of_freedom)
@@ -77,21 +79,25 @@ def _judge(
     # The thresholds of shards do not matter here: they only decide whether shards overlap.
     for loader_shards in find_shards(traces, ShardSettings()):
         labels = sorted({label for e in loader_shards.epoch_by_rank for label in e.labels})
-        counts = [[e.labels.get(label, 0) for label in labels] for e in loader_shards.epoch_by_rank]
-        rank_sizes = [sum(row) for row in counts]
+        label_counts = [
+            [e.labels.get(label, 0) for label in labels] for e in loader_shards.epoch_by_rank
+        ]
+        rank_sizes = [sum(row) for row in label_counts]
         if len(labels) < 2 or not all(rank_sizes) or not synchronizes_gradients(traces):
             continue
-        pooled_shares = [sum(column) / sum(rank_sizes) for column in zip(*counts, strict=True)]
+        pooled_shares = [
+            sum(column) / sum(rank_sizes) for column in zip(*label_counts, strict=True)
+        ]
         distance = max(
             sum(abs(n / size - p) for n, p in zip(row, pooled_shares, strict=True)) / 2
-            for row, size in zip(counts, rank_sizes, strict=True)
+            for row, size in zip(label_counts, rank_sizes, strict=True)
         )
-        z_score = _z_score(rule.settings, counts)
+        z_score = _z_score(rule.settings, label_counts)
         if z_score <= rule.settings.min_z_score or distance <= rule.settings.min_distance:
             continue
         missing_labels = [
             f"rank {rank} has no label {label}"
-            for rank, (row, size) in enumerate(zip(counts, rank_sizes, strict=True))
+            for rank, (row, size) in enumerate(zip(label_counts, rank_sizes, strict=True))
             for label, n, p in zip(labels, row, pooled_shares, strict=True)
             if n == 0 and p * size >= rule.settings.min_expected_count_if_missing
         ]

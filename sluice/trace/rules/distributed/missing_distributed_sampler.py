@@ -54,20 +54,20 @@ def _judge(
     for loader_shards in find_shards(traces, rule.settings.shards):
         if not loader_shards.is_overlapping or not loader_shards.are_copies:
             continue
-        num_shared, num_rows = loader_shards.overlap
+        num_shared_rows, num_rows = loader_shards.overlap
         order_text = ", in the same order" if loader_shards.has_same_order else ""
         loader = loader_shards.loader_by_rank[0]
         findings.append(
             rule.finding(
                 severity="error" if are_gradients_averaged else "confirm",
                 step=loader_shards.epoch_by_rank[0].step + 1,
-                what=f"Loader {loader.index} ({loader.sampler}): {num_shared} of {num_rows} rows "
-                f"that one rank trains on are also on another rank{order_text}.",
+                what=f"Loader {loader.index} ({loader.sampler}): {num_shared_rows} of {num_rows} "
+                f"rows that one rank trains on are also on another rank{order_text}.",
                 cause="Ranks with the same rows do the work of one rank: they compute the same "
                 "gradients.",
                 fix="Use a DistributedSampler for the loader, and call its set_epoch() before "
                 "each epoch.",
-                num_shared=num_shared,
+                num_shared=num_shared_rows,
                 num_rows=num_rows,
                 num_ranks=len(traces),
             )

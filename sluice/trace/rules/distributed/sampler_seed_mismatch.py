@@ -34,28 +34,30 @@ def _judge(
         )
         if loader_shards.are_copies or not loader_shards.is_overlapping:
             continue
-        num_shared, num_rows = loader_shards.overlap
-        num_missing, num_compared = loader_shards.missing_rows
+        num_shared_rows, num_rows = loader_shards.overlap
+        num_missing_rows, num_compared_rows = loader_shards.missing_rows
         seed_text = (
             f" The seeds of the samplers are {', '.join(map(str, seeds))}."
             if have_different_seeds
             else ""
         )
         missing_text = (
-            f"; {num_missing} of {num_compared} compared rows are on no rank" if num_missing else ""
+            f"; {num_missing_rows} of {num_compared_rows} compared rows are on no rank"
+            if num_missing_rows
+            else ""
         )
         findings.append(
             rule.finding(
                 severity="error" if synchronizes_gradients(traces) else "confirm",
                 step=loader_shards.epoch_by_rank[0].step + 1,
-                what=f"Loader {loader_shards.loader_by_rank[0].index}: {num_shared} of {num_rows} "
-                f"rows of one rank are also on another rank{missing_text}.{seed_text}",
+                what=f"Loader {loader_shards.loader_by_rank[0].index}: {num_shared_rows} of "
+                f"{num_rows} rows of one rank are also on another rank{missing_text}.{seed_text}",
                 cause="Ranks take their shards from different orders of the rows, so some rows are "
                 "used twice per epoch and others never.",
                 fix="Use the same seed for the samplers of all ranks.",
-                num_shared=num_shared,
+                num_shared=num_shared_rows,
                 num_rows=num_rows,
-                num_missing=num_missing,
+                num_missing=num_missing_rows,
             )
         )
     return tuple(findings)

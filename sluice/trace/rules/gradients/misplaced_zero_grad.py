@@ -67,11 +67,11 @@ def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[Optimize
     steps = []
     for sequence in trace.sequences:
         for position in sequence.find("stepped"):
-            events, end = sequence.events[:position], sequence.events[position]
+            events, stepped_event = sequence.events[:position], sequence.events[position]
             backward = max((i for i in sequence.find("backward") if i < position), default=-1)
             is_cleared = any(event.kind == "zero" for event in events[backward + 1 :])
-            if end.object_id == optimizer and backward >= 0 and is_cleared:
-                steps.append(OptimizerStep(sequence, end, position))
+            if stepped_event.object_id == optimizer and backward >= 0 and is_cleared:
+                steps.append(OptimizerStep(sequence, stepped_event, position))
     return tuple(steps)
 
 

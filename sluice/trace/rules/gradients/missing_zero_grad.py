@@ -34,12 +34,12 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
         carried_steps = tuple(
             s for s in steps if s.end_event.kind == "step" and "carried" in s.end_event.flags
         )
-        num_carried, num_steps = count_steps(carried_steps), count_steps(steps)
+        num_carried_steps, num_steps = count_steps(carried_steps), count_steps(steps)
         # The total leaves out the first step, which has no earlier gradients. Programs that call
         # torch.autograd.grad are left out, because they may set gradients themselves.
         if (
-            num_carried < rule.settings.min_steps
-            or num_carried < (num_steps - 1) / 2
+            num_carried_steps < rule.settings.min_steps
+            or num_carried_steps < (num_steps - 1) / 2
             or any(s.find_before("grad") for s in steps)
         ):
             continue
@@ -47,12 +47,12 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
             rule.finding(
                 severity="confirm",
                 step=first_step_of(carried_steps),
-                what=f"{optimizer_name(trace, optimizer)}: {num_carried} of {num_steps} steps used "
-                "gradients that were not cleared since the previous step.",
+                what=f"{optimizer_name(trace, optimizer)}: {num_carried_steps} of {num_steps} steps "
+                "used gradients that were not cleared since the previous step.",
                 cause="These steps use the sum of the gradients of all batches since gradients "
                 "were last cleared.",
                 fix="Call optimizer.zero_grad() once per step, before backward().",
-                num_carried=num_carried,
+                num_carried=num_carried_steps,
                 num_steps=num_steps,
             )
         )

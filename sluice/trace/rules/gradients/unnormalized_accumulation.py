@@ -80,9 +80,9 @@ def _sums_undivided_means(step: OptimizerStep, *, may_lack_loader: bool) -> bool
     for group in groups:
         loaders = frozenset(event.object_id for event in group if event.kind == "batch")
         forwards = [event for event in group if event.kind == "forward"]
-        num_with_gradients = sum("grad" in event.flags for event in forwards)
+        num_forwards_with_gradients = sum("grad" in event.flags for event in forwards)
         # Each loss must have one forward pass: a loss after two passes compares the two outputs.
-        if len(loaders) > 1 or num_with_gradients != 1:
+        if len(loaders) > 1 or num_forwards_with_gradients != 1:
             return False
         signatures.add((loaders, tuple(event.object_id for event in forwards)))
     if len(signatures) > 1:
@@ -103,10 +103,10 @@ def _have_different_rows(settings: UnnormalizedAccumulationSettings, trace: Trac
             batches_by_step.setdefault((record.step, record.network), []).append(set(record.rows))
     accumulated_batches = [batches for batches in batches_by_step.values() if len(batches) > 1]
     return bool(accumulated_batches) and all(
-        len(batch & earlier) <= settings.max_shared_row_share * len(batch)
+        len(batch & earlier_batch) <= settings.max_shared_row_share * len(batch)
         for batches in accumulated_batches
         for i, batch in enumerate(batches)
-        for earlier in batches[:i]
+        for earlier_batch in batches[:i]
     )
 
 

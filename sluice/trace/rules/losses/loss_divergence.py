@@ -55,10 +55,12 @@ def _find_rate_increase(
     """
     if rates is None:
         return None
-    changes = list(zip(rates.steps, rates.values, strict=True))
+    rate_changes = list(zip(rates.steps, rates.values, strict=True))
     distance = settings.max_steps_from_jump
-    rate_before = max((rate for s, rate in changes if s < jump_step - distance), default=0.0)
-    rate_around = max((rate for s, rate in changes if abs(s - jump_step) <= distance), default=0.0)
+    rate_before = max((rate for s, rate in rate_changes if s < jump_step - distance), default=0.0)
+    rate_around = max(
+        (rate for s, rate in rate_changes if abs(s - jump_step) <= distance), default=0.0
+    )
     if 0 < rate_before * settings.min_rate_increase <= rate_around:
         return rate_before, rate_around
     return None
@@ -82,9 +84,9 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
         return ()
     step_after, statistics_after = later_measurements[0]
     norm_before = _weight_norm(trace, earlier_statistics[-1])
-    growth = _weight_norm(trace, statistics_after) / norm_before if norm_before else math.nan
+    weight_growth = _weight_norm(trace, statistics_after) / norm_before if norm_before else math.nan
     # ``not >=`` includes a growth that is NaN.
-    if not growth >= rule.settings.min_weight_growth or math.isinf(growth):
+    if not weight_growth >= rule.settings.min_weight_growth or math.isinf(weight_growth):
         return ()
     rates = learning_rates(trace, optimizers[0])
     rate_increase = _find_rate_increase(rule.settings, rates, jump.step)
@@ -117,12 +119,12 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
             what=f"{optimizer_name(trace, optimizers[0])}: at step {jump.step} the loss jumps and "
             f"does not recover. Its median is {jump.median_before:.4g} before the jump and "
             f"{jump.median_after:.4g} after it.{increase_text} At step {step_after} the norm of "
-            f"the weights is {growth:,.1f} times the norm before the jump{rate_text}.",
+            f"the weights is {weight_growth:,.1f} times the norm before the jump{rate_text}.",
             cause=cause,
             fix=fix,
             loss_before=jump.median_before,
             loss_after=jump.median_after,
-            weight_growth=growth,
+            weight_growth=weight_growth,
             rate=rate,
         ),
     )

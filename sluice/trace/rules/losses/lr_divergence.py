@@ -74,9 +74,9 @@ def _detect_divergence(
     later_losses = [v for _, v in losses[diverged_index:]]
     last_half = later_losses[len(later_losses) // 2 :]
     max_recovered_loss = settings.min_rise_at_end * start_loss
-    num_recovered = sum(math.isfinite(v) and v < max_recovered_loss for v in last_half)
+    num_recovered_losses = sum(math.isfinite(v) and v < max_recovered_loss for v in last_half)
     # A tenth of the losses may be low: even a diverged network has a low loss on a few batches.
-    if num_recovered > len(last_half) // 10:
+    if num_recovered_losses > len(last_half) // 10:
         return None
     # The loss begins to diverge where it is first more than twice the loss at the start.
     max_normal_loss = min(2.0, settings.min_rise) * start_loss

@@ -99,7 +99,7 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
             or (nonfinite_evaluations[0].network, nonfinite_evaluations[0].kind) in unreduced_losses
         ):
             continue
-        first = nonfinite_evaluations[0]
+        first_record = nonfinite_evaluations[0]
         is_last_nonfinite = nonfinite_evaluations[-1] is evaluations[-1]
         is_persistent = (
             is_last_nonfinite and len(nonfinite_evaluations) >= rule.settings.min_nonfinite_losses
@@ -107,9 +107,9 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
         findings.append(
             rule.finding(
                 severity="error" if is_persistent else "warning",
-                step=first.step,
-                what=f"{network_name(trace, first.network)}: the validation loss ({first.kind}) is "
-                f"{first.mean} after step {first.step}, and non-finite in "
+                step=first_record.step,
+                what=f"{network_name(trace, first_record.network)}: the validation loss "
+                f"({first_record.kind}) is {first_record.mean} after step {first_record.step}, and non-finite in "
                 f"{len(nonfinite_evaluations)} of {len(evaluations)} evaluations. All "
                 "recorded training losses are finite.",
                 cause="The validation data or the evaluation code produces the non-finite value, "

@@ -56,7 +56,7 @@ class OverfittingSettings(Settings):
         description="A rise of the validation loss counts only with at least this number of "
         "evaluations.",
     )
-    min_ratio: float = Field(
+    min_ratio_after_rise: float = Field(
         10.0,
         gt=1,
         description="If the validation loss has risen, a finding requires that the validation loss "
@@ -136,7 +136,10 @@ def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding,
         if not calls or not recent_losses or last_evaluation.step < recent_start_step:
             continue
         training_loss = statistics.median(recent_losses)
-        if training_loss < 0 or last_evaluation.mean < rule.settings.min_ratio * training_loss:
+        if (
+            training_loss < 0
+            or last_evaluation.mean < rule.settings.min_ratio_after_rise * training_loss
+        ):
             continue
         best_evaluation = min(evaluations, key=lambda record: record.mean)
         uniform_loss = _uniform_loss(last_evaluation.kind, calls)

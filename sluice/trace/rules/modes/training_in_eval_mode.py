@@ -80,28 +80,28 @@ def _calls_eval(sequence: StepSequence, network: int) -> bool:
 def _stays_in_eval(sequence: StepSequence, network: int) -> bool:
     """Whether the evaluation mode of an evaluation is still set when training continues."""
     training_event_ids = {id(event) for event in training_forwards(sequence, network)}
-    is_eval = was_evaluated = False
+    is_in_eval_mode = was_evaluated = False
     for event in sequence.events:
         if event.kind == "mode" and event.object_id in (network, -1):
             # "restored": code that restores the earlier mode calls train(False), which keeps
             # evaluation mode after the evaluation. Any other change of mode is intended.
-            was_evaluated = was_evaluated and is_eval and "restored" in event.flags
-            is_eval = "eval" in event.flags
+            was_evaluated = was_evaluated and is_in_eval_mode and "restored" in event.flags
+            is_in_eval_mode = "eval" in event.flags
         elif event.kind == "forward" and event.object_id == network:
             if id(event) in training_event_ids:
                 return was_evaluated and "training" not in event.flags
-            was_evaluated = was_evaluated or (is_eval and "grad" not in event.flags)
+            was_evaluated = was_evaluated or (is_in_eval_mode and "grad" not in event.flags)
     return False
 
 
 def _is_partly_frozen(trace: Trace, network: NetworkRecord) -> bool:
     membership = trace.membership
-    frozen = (
+    frozen_indices = (
         set()
         if membership is None
         else {p.index for p in membership.parameters if not p.is_trainable}
     )
-    return bool(frozen & set(network.parameters))
+    return bool(frozen_indices & set(network.parameters))
 
 
 TRAINING_IN_EVAL_MODE = Rule(

@@ -42,9 +42,14 @@ def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
     )
     active_optimizers = list[tuple[int, int]]()  # (last step, index) of each optimizer in use
     for first_step, last_step, optimizer in step_ranges:
-        active_optimizers = [(end, other) for end, other in active_optimizers if end >= first_step]
+        active_optimizers = [
+            (end_step, other_optimizer)
+            for end_step, other_optimizer in active_optimizers
+            if end_step >= first_step
+        ]
         yield from (
-            (min(other, optimizer), max(other, optimizer)) for _, other in active_optimizers
+            (min(other_optimizer, optimizer), max(other_optimizer, optimizer))
+            for _, other_optimizer in active_optimizers
         )
         active_optimizers.append((last_step, optimizer))
 

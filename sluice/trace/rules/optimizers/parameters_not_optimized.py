@@ -23,24 +23,26 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     if membership is None or not stepping_indices or has_manual_gradients(trace):
         return ()
     # Parameters of an earlier optimizer are left out: they were already trained, in a first phase.
-    ever_optimized = frozenset[int]().union(*(m.optimized for m in trace.memberships))
-    unoptimized = [p for p in unoptimized_parameters(membership) if p.index not in ever_optimized]
+    ever_optimized_indices = frozenset[int]().union(*(m.optimized for m in trace.memberships))
+    unoptimized_records = [
+        p for p in unoptimized_parameters(membership) if p.index not in ever_optimized_indices
+    ]
     if (
-        not unoptimized
+        not unoptimized_records
         or STALE_OPTIMIZER_PARAMETERS(trace)
-        or _have_master_weights(membership, unoptimized, stepping_indices)
+        or _have_master_weights(membership, unoptimized_records, stepping_indices)
     ):
         return ()
     return (
         rule.finding(
             severity="confirm",
-            step=first_unoptimized_step(trace, unoptimized),
-            what=f"{_describe_parameters(len(unoptimized))} in no optimizer: "
-            f"{list_names(first_names(unoptimized))}.",
+            step=first_unoptimized_step(trace, unoptimized_records),
+            what=f"{_describe_parameters(len(unoptimized_records))} in no optimizer: "
+            f"{list_names(first_names(unoptimized_records))}.",
             cause="Such parameters keep their initial values, and their gradients are never used.",
             fix="Add the parameters to the optimizer. To freeze them, set requires_grad to False, "
             "which also saves time.",
-            num_unoptimized=len(unoptimized),
+            num_unoptimized=len(unoptimized_records),
             num_parameters=len(membership.parameters),
         ),
     )
@@ -55,11 +57,11 @@ def _have_master_weights(
     step are ignored: their parameters may belong to a network that was never called, and are then
     recorded without names, too.
     """
-    optimized = {
+    optimized_indices = {
         p for o in membership.optimizers if o.index in stepping_indices for p in o.parameters
     }
     num_copies_by_shape = Counter(
-        p.shape for p in membership.parameters if not p.names and p.index in optimized
+        p.shape for p in membership.parameters if not p.names and p.index in optimized_indices
     )
     return not Counter(p.shape for p in parameters) - num_copies_by_shape
 

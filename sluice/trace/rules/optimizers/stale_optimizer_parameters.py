@@ -29,8 +29,8 @@ def _is_stale(trace: Trace, optimizer: OptimizerRecord) -> bool:
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     membership = trace.membership
-    unoptimized = () if membership is None else unoptimized_parameters(membership)
-    if membership is None or not unoptimized or has_manual_gradients(trace):
+    unoptimized_records = () if membership is None else unoptimized_parameters(membership)
+    if membership is None or not unoptimized_records or has_manual_gradients(trace):
         return ()
     findings = []
     for optimizer in membership.optimizers:
@@ -40,18 +40,18 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_unoptimized_step(trace, unoptimized),
+                step=first_unoptimized_step(trace, unoptimized_records),
                 what=f"{optimizer.kind} contains "
                 f"{pluralize(len(orphaned_indices), 'parameter')} that no network contains. "
-                f"{pluralize(len(unoptimized), 'parameter')} with gradients "
-                f"{'belongs' if len(unoptimized) == 1 else 'belong'} to no optimizer: "
-                f"{list_names(first_names(unoptimized))}.",
+                f"{pluralize(len(unoptimized_records), 'parameter')} with gradients "
+                f"{'belongs' if len(unoptimized_records) == 1 else 'belong'} to no optimizer: "
+                f"{list_names(first_names(unoptimized_records))}.",
                 cause="A layer was replaced after the optimizer was created: the new layer never "
                 "learns.",
                 fix="Create the optimizer after the network is complete, or add the new "
                 "parameters with add_param_group().",
                 num_orphaned=len(orphaned_indices),
-                num_unoptimized=len(unoptimized),
+                num_unoptimized=len(unoptimized_records),
             )
         )
     return tuple(findings)

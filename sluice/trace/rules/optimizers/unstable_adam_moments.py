@@ -75,17 +75,17 @@ def _find_first_burst(
 ) -> _Burst | None:
     """Return the first burst in the norms of the measured steps; None without one."""
     norms = [norm for _, norm in steps_and_norms]
-    for end in range(settings.min_steps + settings.num_growth_steps, len(norms)):
-        start = end - settings.num_growth_steps
-        burst_norms = norms[start : end + 1]
+    for end_index in range(settings.min_steps + settings.num_growth_steps, len(norms)):
+        start_index = end_index - settings.num_growth_steps
+        burst_norms = norms[start_index : end_index + 1]
         if not all(b > settings.min_growth * a for a, b in itertools.pairwise(burst_norms)):
             continue
-        usual_norms = norms[max(start - settings.window_steps, 0) : start]
+        usual_norms = norms[max(start_index - settings.window_steps, 0) : start_index]
         threshold = mean(usual_norms) + settings.min_z_score * pstdev(usual_norms)
         if burst_norms[-1] > threshold and burst_norms[-1] > settings.min_ratio * median(
             usual_norms
         ):
-            return _Burst(steps_and_norms[end][0], burst_norms[-1], median(usual_norms))
+            return _Burst(steps_and_norms[end_index][0], burst_norms[-1], median(usual_norms))
     return None
 
 

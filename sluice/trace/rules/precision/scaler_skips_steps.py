@@ -66,28 +66,28 @@ def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFin
     }
     for optimizer in sorted(skipping_optimizers):
         steps = steps_of(trace, optimizer)
-        first_skipped_step, num_skipped = _find_final_skips(steps)
+        first_skipped_step, num_skipped_steps = _find_final_skips(steps)
         scales = [
             s.scale for s in trace.scalars if s.scale is not None and s.step >= first_skipped_step
         ]
-        scale = scales[-1] if scales else float("nan")
+        last_scale = scales[-1] if scales else float("nan")
         settings = rule.settings
-        min_skips = settings.min_skips_if_scale_below_one if scale < 1 else settings.min_skips
-        if num_skipped < min_skips:
+        min_skips = settings.min_skips_if_scale_below_one if last_scale < 1 else settings.min_skips
+        if num_skipped_steps < min_skips:
             continue
-        scale_text = "" if math.isnan(scale) else f"; the scale fell to {scale:.3g}"
+        scale_text = "" if math.isnan(last_scale) else f"; the scale fell to {last_scale:.3g}"
         findings.append(
             rule.finding(
                 severity="error",
                 step=first_skipped_step,
-                what=f"The gradient scaler skipped the last {num_skipped} of {count_steps(steps)} "
-                f"steps{scale_text}.",
+                what=f"The gradient scaler skipped the last {num_skipped_steps} of "
+                f"{count_steps(steps)} steps{scale_text}.",
                 cause="A gradient is infinite or NaN at any scale: the weights no longer change.",
                 fix="Find the first non-finite gradient: a division by 0, a log or root of 0, or "
                 "a loss that overflows.",
-                num_skipped=num_skipped,
+                num_skipped=num_skipped_steps,
                 num_steps=count_steps(steps),
-                scale=scale,
+                scale=last_scale,
             )
         )
     return tuple(findings)

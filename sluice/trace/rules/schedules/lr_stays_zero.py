@@ -59,9 +59,9 @@ def _is_alone(trace: Trace, optimizer: int, first_step: int, end_step: int) -> b
     """Whether no other optimizer made a step after ``first_step`` and before ``end_step``."""
     return not any(
         step.sequence.first_step < end_step and step.sequence.last_step > first_step
-        for other in stepping_optimizers(trace)
-        if other != optimizer
-        for step in steps_of(trace, other)
+        for other_optimizer in stepping_optimizers(trace)
+        if other_optimizer != optimizer
+        for step in steps_of(trace, other_optimizer)
     )
 
 
