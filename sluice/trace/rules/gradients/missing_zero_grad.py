@@ -47,8 +47,8 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
             rule.finding(
                 severity="confirm",
                 step=first_step_of(carried_steps),
-                what=f"{optimizer_name(trace, optimizer)}: {num_carried_steps} of {num_steps} steps "
-                "used gradients that were not cleared since the previous step.",
+                what=f"{optimizer_name(trace, optimizer)}: {num_carried_steps} of {num_steps} "
+                "steps used gradients that were not cleared since the previous step.",
                 cause="These steps use the sum of the gradients of all batches since gradients "
                 "were last cleared.",
                 fix="Call optimizer.zero_grad() once per step, before backward().",

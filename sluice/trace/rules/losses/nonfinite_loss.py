@@ -109,9 +109,9 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
                 severity="error" if is_persistent else "warning",
                 step=first_record.step,
                 what=f"{network_name(trace, first_record.network)}: the validation loss "
-                f"({first_record.kind}) is {first_record.mean} after step {first_record.step}, and non-finite in "
-                f"{len(nonfinite_evaluations)} of {len(evaluations)} evaluations. All "
-                "recorded training losses are finite.",
+                f"({first_record.kind}) is {first_record.mean} after step "
+                f"{first_record.step}, and non-finite in {len(nonfinite_evaluations)} of "
+                f"{len(evaluations)} evaluations. All recorded training losses are finite.",
                 cause="The validation data or the evaluation code produces the non-finite value, "
                 "for example by NaN in the inputs or targets, a batch without targets, or a "
                 "division by 0.",
