@@ -17,11 +17,11 @@ _KERNEL_WIDTHS = (0.5, 1.0)
 def dependence_z_score(features_ND: Tensor, targets: Sequence[float], *, is_class: bool) -> float:
     """Return the z-score of the dependence between features and targets.
 
-    A z-score compares a statistic of the original targets with those of permuted targets. The
+    A z-score compares a statistic of the original targets with its values for permuted targets. The
     result is the largest of four z-scores: of the Hilbert-Schmidt independence criterion (HSIC)
     with a linear and two Gaussian kernels, and of the largest absolute correlation between a
     feature and a column of targets. In 450 data sets of 512 or 1,024 rows, with five or ten classes
-    that do not depend on the features, four z-scores exceeded 3 and two exceeded 4. If one of ten
+    that do not depend on the features, four results exceeded 3 and two exceeded 4. If one of ten
     features explains 2% of the variance of the target, seven of ten data sets of 800 rows exceed 3.
 
     Args:

@@ -44,7 +44,7 @@ def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
 
 
 class _StepsByOptimizer:
-    """Step sequences of the last trace, grouped by the optimizer whose step ends them.
+    """Step sequences of the last inspected trace, by the optimizer whose step ends them.
 
     They are cached, because many rules request them for every optimizer.
     """

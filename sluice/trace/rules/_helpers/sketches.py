@@ -14,10 +14,10 @@ def common_threshold(sketches: Sequence[SketchRecord]) -> int:
 
 
 def values_up_to(max_hash: int, sketch: SketchRecord) -> frozenset[int]:
-    """Return the hashes of a sketch that are at most ``limit``."""
+    """Return the hashes of a sketch that are at most ``max_hash``."""
     return frozenset(value for value in sketch.values if value <= max_hash)
 
 
 def hash_share_up_to(max_hash: int) -> float:
-    """Return the share of all integers whose hash is at most ``limit``."""
+    """Return the share of all integers whose hash is at most ``max_hash``."""
     return (max_hash + _NUM_HASHES // 2 + 1) / _NUM_HASHES
