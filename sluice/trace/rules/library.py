@@ -28,13 +28,13 @@ def _discover() -> Iterator[RuleBase[Any]]:
             yield getattr(import_module(module.name), name)
 
 
-_DISCOVERED = sorted(_discover(), key=lambda rule: rule.priority)
+_ALL_RULES = sorted(_discover(), key=lambda rule: rule.priority)
 
-RULES: tuple[Rule[Any], ...] = tuple(rule for rule in _DISCOVERED if isinstance(rule, Rule))
+RULES: tuple[Rule[Any], ...] = tuple(rule for rule in _ALL_RULES if isinstance(rule, Rule))
 """Rules that inspect one process, in the order in which they run."""
 
 RANK_RULES: tuple[RankRule[Any], ...] = tuple(
-    rule for rule in _DISCOVERED if isinstance(rule, RankRule)
+    rule for rule in _ALL_RULES if isinstance(rule, RankRule)
 )
 """Rules that compare the ranks of a distributed run, in the order in which they run."""
 
@@ -48,7 +48,7 @@ def judge(trace: Trace) -> tuple[TraceFinding, ...]:
 
 
 def judge_with_failures(trace: Trace) -> tuple[tuple[TraceFinding, ...], tuple[str, ...]]:
-    """Return the findings of all rules that ran, and a message for each rule that failed."""
+    """Return the findings of all rules, and a message for each rule that raised an exception."""
     findings: list[TraceFinding] = []
     failures = []
     for rule in RULES:

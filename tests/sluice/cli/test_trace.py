@@ -34,7 +34,7 @@ def test_report_names_the_fault_and_exits_with_1(traces, capsys):
     assert run_command(["trace", "report", folder]) == 1
     printed = capsys.readouterr().out
     assert "error, step 1: clip after step (99% confidence)" in printed
-    assert "seen: Adam: gradients were clipped" in printed
+    assert "steps were followed by a clipping" in printed
     assert "do:   Clip between backward() and step()." in printed
 
 

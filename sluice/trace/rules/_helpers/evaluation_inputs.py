@@ -10,11 +10,10 @@ T = TypeVar("T")
 
 
 def latest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], InputRecord]:
-    """Return the latest input record of a network, by use (training or evaluation) and loader.
+    """Return the latest input records of a network, by (whether used for training, loader index).
 
-    A key is (whether the inputs are used for training, index of the loader). Records are
-    cumulative, so the latest one covers all inspected rows. Inputs without column statistics, such
-    as tokens, are left out.
+    Records are cumulative, so the latest record covers all inspected rows. Inputs without column
+    statistics, such as tokens, are left out.
     """
     records: dict[tuple[bool, int], InputRecord] = {}
     for record in trace.inputs:
@@ -38,10 +37,14 @@ def training_and_evaluation_inputs(
             for record in latest_input_records(trace, network).values()
             if record.num_rows >= min_rows
         ]
-        training = [record for record in records if record.is_learning]
-        evaluations = [record for record in records if not record.is_learning]
-        if len(training) == 1 and evaluations and not training[0].is_generated:
-            yield training[0], evaluations
+        training_records = [record for record in records if record.is_learning]
+        evaluation_records = [record for record in records if not record.is_learning]
+        if (
+            len(training_records) == 1
+            and evaluation_records
+            and not training_records[0].is_generated
+        ):
+            yield training_records[0], evaluation_records
 
 
 def consistent_difference(
@@ -49,13 +52,13 @@ def consistent_difference(
 ) -> tuple[InputRecord, T] | None:
     """Return an evaluation and its difference from training, if all evaluations differ.
 
-    The evaluation is the first one whose inputs are not generated; None if there is no such
-    evaluation. None also if one evaluation does not differ: the others then differ on purpose.
+    The first evaluation whose inputs are not generated is returned; None without one. The result is
+    also None if any evaluation does not differ: the other evaluations then differ on purpose.
 
     Args:
         evaluations: Input records of the evaluations of one network.
-        find_difference: Returns the difference of an evaluation from training; None if it does not
-            differ.
+        find_difference: Function that returns the difference of an evaluation from training; None
+            without a difference.
     """
     differences = [(r, d) for r in evaluations if (d := find_difference(r)) is not None]
     if len(differences) < len(evaluations):

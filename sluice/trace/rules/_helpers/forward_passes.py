@@ -6,7 +6,7 @@ from sluice.trace.records.trace import Trace
 
 
 def trained_networks(trace: Trace) -> tuple[NetworkRecord, ...]:
-    """Return the networks with a parameter in an optimizer."""
+    """Return the networks of which an optimizer contains at least one parameter."""
     membership = trace.membership
     if membership is None:
         return ()
@@ -26,16 +26,20 @@ def training_forwards(sequence: StepSequence, network: int) -> tuple[TraceEvent,
     """Return a network's forward passes whose gradients are used by the step that ends a sequence.
 
     A backward pass must follow the forward pass, and its gradients must not be cleared before the
-    step. (A program clears them if it computed them only for the Fisher information, for example.)
-    If some of the passes ran in training mode, the passes in evaluation mode are an evaluation
-    without ``no_grad`` and are left out.
+    step. (A program clears gradients that it computes only for the Fisher information, for
+    example.) If some of these forward passes ran in training mode, the passes in evaluation mode
+    are left out: they are an evaluation without ``no_grad``. () if no optimizer made a step.
     """
-    end = sequence.final_event
-    if end is None or end.kind != "step":
+    step_event = sequence.final_event
+    if step_event is None or step_event.kind != "step":
         return ()
     backward_positions = sequence.find("backward")
     last_zero_grad = max(
-        (i for i in sequence.find("zero") if sequence.events[i].object_id in (end.object_id, -1)),
+        (
+            i
+            for i in sequence.find("zero")
+            if sequence.events[i].object_id in (step_event.object_id, -1)
+        ),
         default=-1,
     )
     forwards = [

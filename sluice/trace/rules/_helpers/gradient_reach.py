@@ -15,14 +15,14 @@ class GradientReachSettings(Settings):
     min_measured_steps: int = Field(
         2,
         ge=1,
-        description="Minimum number of measured steps of an optimizer for a finding about its "
-        "parameters.",
+        description="A finding about the parameters of an optimizer requires at least this number "
+        "of measured steps of the optimizer.",
     )
     min_measured_steps_of_late_optimizer: int = Field(
         5,
         ge=1,
-        description="Minimum number of measured steps, for a finding about the parameters of an "
-        "optimizer that makes its first step later than others.",
+        description="Replaces min_measured_steps for an optimizer that makes its first step later "
+        "than other optimizers.",
     )
 
 
@@ -35,25 +35,29 @@ def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> froze
     membership = trace.membership
     if membership is None:
         return frozenset()
-    reached = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
-    optimized: set[int] = set()
+    reached_indices = {
+        p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient
+    }
+    optimized_indices: set[int] = set()
     for optimizer in membership.optimizers:
         measurements = measurements_of(trace, optimizer.index)
-        reached |= {p for _, statistics in measurements for p in statistics.parameters}
+        reached_indices |= {p for _, statistics in measurements for p in statistics.parameters}
         if (
             optimizer.index in stepping_optimizers(trace)
             and len(measurements) >= settings.min_measured_steps
         ):
-            optimized.update(optimizer.parameters)
-    # If no parameter was reached, the whole loss is detached, which another rule reports.
-    if not reached & optimized:
+            optimized_indices.update(optimizer.parameters)
+    # If no gradient reached any parameter, the whole loss is detached, which another rule reports.
+    if not reached_indices & optimized_indices:
         return frozenset()
-    trainable = {p.index for p in membership.parameters if p.is_trainable and p.names}
-    return frozenset((optimized & trainable) - reached - changed_parameters(trace))
+    trainable_indices = {p.index for p in membership.parameters if p.is_trainable and p.names}
+    return frozenset(
+        (optimized_indices & trainable_indices) - reached_indices - changed_parameters(trace)
+    )
 
 
 def unreached_by_optimizer(
-    trace: Trace, optimizer: OptimizerRecord, settings: GradientReachSettings, since: int
+    trace: Trace, optimizer: OptimizerRecord, settings: GradientReachSettings, since_step: int
 ) -> frozenset[int]:
     """Return the trainable parameters of one optimizer that have no gradient and do not change.
 
@@ -64,16 +68,20 @@ def unreached_by_optimizer(
         trace: Trace of one process.
         optimizer: Record of the optimizer.
         settings: Thresholds of the evidence.
-        since: First step whose parameter values are compared. Gradients of all steps count.
+        since_step: First step whose parameter values are compared. Gradients of all steps count.
     """
     membership, measurements = trace.membership, measurements_of(trace, optimizer.index)
-    optimized = set(optimizer.parameters)
-    reached = {p for _, statistics in measurements for p in statistics.parameters}
+    optimized_indices = set(optimizer.parameters)
+    reached_indices = {p for _, statistics in measurements for p in statistics.parameters}
     if (
         membership is None
         or len(measurements) < settings.min_measured_steps_of_late_optimizer
-        or not reached & optimized
+        or not reached_indices & optimized_indices
     ):
         return frozenset()
-    trainable = {p.index for p in membership.parameters if p.is_trainable and p.names}
-    return frozenset((optimized & trainable) - reached - changed_parameters(trace, since))
+    trainable_indices = {p.index for p in membership.parameters if p.is_trainable and p.names}
+    return frozenset(
+        (optimized_indices & trainable_indices)
+        - reached_indices
+        - changed_parameters(trace, since_step)
+    )

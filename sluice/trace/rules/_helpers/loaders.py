@@ -31,9 +31,9 @@ def loader_epochs(trace: Trace, loader: int) -> tuple[EpochRecord, ...]:
 
 def count_epochs(trace: Trace) -> int:
     """Return the largest number of epochs that any training loader began; 0 without a loader."""
-    counts = dict.fromkeys(training_loader_indices(trace), 0)
+    epoch_counts = dict.fromkeys(training_loader_indices(trace), 0)
     for sequence in trace.sequences:
         for event in sequence.events:
-            if event.kind == "epoch" and event.object_id in counts:
-                counts[event.object_id] += sequence.count
-    return max(counts.values(), default=0)
+            if event.kind == "epoch" and event.object_id in epoch_counts:
+                epoch_counts[event.object_id] += sequence.count
+    return max(epoch_counts.values(), default=0)

@@ -10,7 +10,7 @@ CLASS_LOSSES = ("cross_entropy", "nll_loss")
 
 
 def training_loss_calls(trace: Trace, *kinds: str) -> tuple[LossRecord, ...]:
-    """Return the calls of the given loss functions whose result requires gradients."""
+    """Return the recorded calls of these loss functions whose result requires gradients."""
     return tuple(r for r in trace.losses if r.is_learning and r.kind in kinds)
 
 
@@ -29,6 +29,6 @@ def group_by_function(calls: Iterable[LossRecord]) -> dict[tuple[str, int], list
 
 
 def list_numbers(values: Sequence[int], total: int) -> str:
-    """Return the values as text, followed by "and N more" if ``total`` is a larger number."""
+    """Return the values as text, followed by "and N more" if ``total`` exceeds their number."""
     num_more = total - len(values)
     return ", ".join(map(str, values)) + (f" and {num_more} more" if num_more > 0 else "")

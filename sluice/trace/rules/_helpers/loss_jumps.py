@@ -15,13 +15,14 @@ class LossJumpSettings(Settings):
     max_losses_before: int = Field(
         64,
         ge=1,
-        description="Maximum number of preceding losses that the loss at a jump must exceed.",
+        description="The loss at a jump must exceed each of this number of preceding losses, or "
+        "all preceding losses if there are fewer.",
     )
     min_losses: int = Field(
         16,
         ge=1,
-        description="Minimum number of losses before a jump, and also after it. It is also the "
-        "number of losses in two medians that must exceed all losses before the jump: the median "
+        description="A jump requires at least this number of losses before the jump and after it. "
+        "Two medians of this number of losses must exceed the losses before the jump: the median "
         "of the first losses from the jump on, and the median of the last losses of the run.",
     )
 
@@ -43,9 +44,9 @@ def find_loss_jump(
 ) -> LossJump | None:
     """Return the first jump of the loss; None without a jump.
 
-    At a jump, the loss exceeds each of the ``max_losses_before`` losses before it. So do three
-    medians of the losses from the jump on: of all, of the first ``min_losses``, and of the last
-    ``min_losses``.
+    At a jump, the loss exceeds each of the ``max_losses_before`` losses before the jump. Three
+    medians of the losses from the jump on exceed them, too: the median of all, of the first
+    ``min_losses``, and of the last ``min_losses``.
 
     Args:
         losses: Step and loss, in the order of steps; a non-finite loss counts as infinite.
@@ -54,12 +55,14 @@ def find_loss_jump(
     values = [v if math.isfinite(v) else math.inf for _, v in losses]
     for i in range(settings.min_losses, len(values) - settings.min_losses):
         losses_before = values[max(i - settings.max_losses_before, 0) : i]
-        max_before = max(losses_before)
-        if values[i] <= max_before:
+        max_loss_before = max(losses_before)
+        if values[i] <= max_loss_before:
             continue
         later_losses = values[i:]
-        first, last = later_losses[: settings.min_losses], later_losses[-settings.min_losses :]
-        if all(statistics.median(part) > max_before for part in (first, later_losses, last)):
+        first_losses = later_losses[: settings.min_losses]
+        last_losses = later_losses[-settings.min_losses :]
+        samples = (first_losses, later_losses, last_losses)
+        if all(statistics.median(sample) > max_loss_before for sample in samples):
             return LossJump(
                 losses[i][0], statistics.median(losses_before), statistics.median(later_losses)
             )

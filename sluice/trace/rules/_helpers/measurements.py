@@ -50,18 +50,22 @@ def values_by_parameter(trace: Trace) -> dict[int, tuple[ParameterValuesRecord, 
     return {index: tuple(records) for index, records in values.items()}
 
 
-def changed_parameters(trace: Trace, since: int = 0) -> frozenset[int]:
+def changed_parameters(trace: Trace, since_step: int = 0) -> frozenset[int]:
     """Return the parameters whose values differ between any two samples.
 
     Args:
         trace: Trace of one process.
-        since: First step whose samples count.
+        since_step: First step whose samples count.
     """
     fingerprints: dict[int, set[int]] = {}
     for record in trace.parameter_values:
-        if record.step >= since:
+        if record.step >= since_step:
             fingerprints.setdefault(record.parameter, set()).add(record.fingerprint)
-    return frozenset(index for index, distinct in fingerprints.items() if len(distinct) > 1)
+    return frozenset(
+        index
+        for index, distinct_fingerprints in fingerprints.items()
+        if len(distinct_fingerprints) > 1
+    )
 
 
 def weight_positions(trace: Trace, statistics: OptimizerStatistics) -> Iterator[int]:

@@ -15,21 +15,21 @@ class OptimizerStep:
     """
 
     sequence: StepSequence
-    end: TraceEvent
+    end_event: TraceEvent
     """Event of the step or of the skipped step."""
-    position: int
-    """Position of the event ``end`` in the sequence."""
+    end_position: int
+    """Position of ``end_event`` in the sequence."""
 
     def find_before(self, *kinds: str) -> tuple[int, ...]:
-        """Return the positions of events of the given kinds before the event ``end``."""
-        events = self.sequence.events[: self.position]
+        """Return the positions of events of the given kinds before ``end_event``."""
+        events = self.sequence.events[: self.end_position]
         return tuple(i for i, event in enumerate(events) if event.kind in kinds)
 
     @property
-    def last_backward(self) -> int:
-        """Position of the last ``backward()`` or ``torch.autograd.grad`` before the event ``end``.
+    def last_backward_position(self) -> int:
+        """Position of the last ``backward()`` or ``torch.autograd.grad`` before ``end_event``.
 
-        -1 without one.
+        -1 without such a call.
         """
         return max(self.find_before("backward", "grad"), default=-1)
 
@@ -44,33 +44,37 @@ def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
 
 
 class _StepsByOptimizer:
-    """Step sequences of the last trace, grouped by the optimizer whose step ends them.
+    """Step sequences of the last inspected trace, by the optimizer whose step ends them.
 
     They are cached, because many rules request them for every optimizer.
     """
 
     def __init__(self) -> None:
-        self._last: tuple[Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]] = (), {}
+        self._last_grouping: tuple[
+            Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]
+        ] = (), {}
 
     def get(self, sequences: Sequence[StepSequence]) -> Mapping[int, tuple[OptimizerStep, ...]]:
         """Return the sequences that end with a step or skipped step, by optimizer index."""
-        cached, by_optimizer = self._last
-        if cached is not sequences:
-            by_optimizer = _group_by_optimizer(sequences)
-            self._last = sequences, by_optimizer
-        return by_optimizer
+        cached_sequences, steps_by_optimizer = self._last_grouping
+        if cached_sequences is not sequences:
+            steps_by_optimizer = _group_by_optimizer(sequences)
+            self._last_grouping = sequences, steps_by_optimizer
+        return steps_by_optimizer
 
 
 def _group_by_optimizer(
     sequences: Sequence[StepSequence],
 ) -> dict[int, tuple[OptimizerStep, ...]]:
-    grouped: dict[int, list[OptimizerStep]] = {}
+    steps_by_optimizer: dict[int, list[OptimizerStep]] = {}
     for sequence in sequences:
         position = max(sequence.find("step") + sequence.find("skip"), default=-1)
         if position >= 0 and not sequence.is_open and not sequence.find("stepped"):
-            end = sequence.events[position]
-            grouped.setdefault(end.object_id, []).append(OptimizerStep(sequence, end, position))
-    return {optimizer: tuple(steps) for optimizer, steps in grouped.items()}
+            end_event = sequence.events[position]
+            steps_by_optimizer.setdefault(end_event.object_id, []).append(
+                OptimizerStep(sequence, end_event, position)
+            )
+    return {optimizer: tuple(steps) for optimizer, steps in steps_by_optimizer.items()}
 
 
 _STEPS_BY_OPTIMIZER = _StepsByOptimizer()
@@ -78,13 +82,13 @@ _STEPS_BY_OPTIMIZER = _StepsByOptimizer()
 
 def stepping_optimizers(trace: Trace) -> tuple[int, ...]:
     """Return the indices of the optimizers that made a step, in ascending order."""
-    stepped = {
+    indices = {
         event.object_id
         for sequence in trace.sequences
         for event in sequence.events
         if event.kind == "step"
     }
-    return tuple(sorted(stepped))
+    return tuple(sorted(indices))
 
 
 def optimizer_name(trace: Trace, optimizer: int) -> str:

@@ -42,27 +42,27 @@ def first_unoptimized_step(trace: Trace, parameters: Iterable[ParameterRecord]) 
 def orphaned_parameters(trace: Trace, optimizer: OptimizerRecord) -> tuple[int, ...]:
     """Return the parameters of an optimizer that do not, or no longer, belong to any network.
 
-    A parameter that never belonged to a network is included only if it never had a gradient: with a
-    gradient, it belongs to an object that is not an nn.Module.
+    A parameter that never belonged to a network is included only if it never had a gradient. If it
+    had a gradient, it belongs to an object that is not an nn.Module.
     """
     membership = trace.memberships[-1]
     network_parameters = {p.index for m in trace.memberships for p in m.parameters if p.names}
-    orphaned = {
+    orphaned_indices = {
         p.index
         for p in membership.parameters
         if not p.names and (p.index in network_parameters or not p.has_had_gradient)
     }
-    return tuple(p for p in optimizer.parameters if p in orphaned)
+    return tuple(p for p in optimizer.parameters if p in orphaned_indices)
 
 
-def first_misspelled_step(trace: Trace, misspelled: Iterable[MisspelledAttributeRecord]) -> int:
+def first_misspelled_step(trace: Trace, attributes: Iterable[MisspelledAttributeRecord]) -> int:
     """Return the step at which one of the misspelled attributes was first recorded."""
-    owners = {m.owner for m in misspelled}
+    owners = {attribute.owner for attribute in attributes}
     return next(
         m.step
         for m in trace.memberships
         for n in m.networks
-        if owners & {other.owner for other in n.misspelled_attributes}
+        if owners & {attribute.owner for attribute in n.misspelled_attributes}
     )
 
 

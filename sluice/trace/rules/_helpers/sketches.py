@@ -13,11 +13,11 @@ def common_threshold(sketches: Sequence[SketchRecord]) -> int:
     return min((s.values[-1] for s in sketches if not s.is_complete), default=_NUM_HASHES // 2 - 1)
 
 
-def values_up_to(limit: int, sketch: SketchRecord) -> frozenset[int]:
-    """Return the hashes of a sketch up to a limit."""
-    return frozenset(value for value in sketch.values if value <= limit)
+def values_up_to(max_hash: int, sketch: SketchRecord) -> frozenset[int]:
+    """Return the hashes of a sketch that are at most ``max_hash``."""
+    return frozenset(value for value in sketch.values if value <= max_hash)
 
 
-def hash_share_up_to(limit: int) -> float:
-    """Return the share of all integers whose hash is at most a limit."""
-    return (limit + _NUM_HASHES // 2 + 1) / _NUM_HASHES
+def hash_share_up_to(max_hash: int) -> float:
+    """Return the share of all integers whose hash is at most ``max_hash``."""
+    return (max_hash + _NUM_HASHES // 2 + 1) / _NUM_HASHES

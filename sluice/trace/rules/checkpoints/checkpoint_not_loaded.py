@@ -13,19 +13,20 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     ]
     if not unmatched_loads:
         return ()
-    first = unmatched_loads[0]
+    first_load = unmatched_loads[0]
     return (
         rule.finding(
             severity="error",
-            step=first.step + 1,
-            what=f"{first.kind}.load_state_dict matched 0 of {pluralize(first.num_keys, 'key')}; "
-            f"{pluralize(first.num_missing, 'key')} of the network "
-            f"{'was' if first.num_missing == 1 else 'were'} missing from the checkpoint.",
+            step=first_load.step + 1,
+            what=f"{first_load.kind}.load_state_dict matched 0 of "
+            f"{pluralize(first_load.num_keys, 'key')}; "
+            f"{pluralize(first_load.num_missing, 'key')} of the network "
+            f"{'was' if first_load.num_missing == 1 else 'were'} missing from the checkpoint.",
             cause="The names differ, for example by the prefix 'module.' after data-parallel "
-            "training, and strict=False hides the mismatch: the network keeps its random weights.",
+            "training, and strict=False hides the mismatch: the network keeps its initial weights.",
             fix="Remove the prefix from the keys and load with strict=True.",
-            num_keys=first.num_keys,
-            num_missing=first.num_missing,
+            num_keys=first_load.num_keys,
+            num_missing=first_load.num_missing,
             num_unmatched_loads=len(unmatched_loads),
         ),
     )

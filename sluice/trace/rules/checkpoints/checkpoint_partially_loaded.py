@@ -23,9 +23,9 @@ class CheckpointPartiallyLoadedSettings(Settings):
     max_rate_change: float = Field(
         0.1,
         gt=0,
-        description="Maximum relative difference between the last learning rate of the old "
-        "optimizer and the first one of the new optimizer, for the new optimizer to count as a "
-        "continuation.",
+        description="A new optimizer counts as the continuation of an old optimizer only if its "
+        "first learning rate differs from the last rate of the old optimizer by at most this "
+        "share of the last rate.",
     )
 
 
@@ -34,8 +34,8 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
     for file_read in trace.reads:
         loaded_roles = {load.role for load in trace.loads if load.step >= file_read.step}
         trains_later = any(not s.is_open and s.last_step > file_read.step for s in trace.sequences)
-        # A scheduler may also continue without a load, by its argument last_epoch. ``start`` is
-        # then the number of its earlier steps.
+        # With the argument last_epoch, a scheduler continues without a load. Its ``start`` is then
+        # the number of its earlier steps.
         has_fresh_scheduler = any(not s.start for s in trace.schedulers)
         unloaded_states = [
             f"the {role}"
@@ -46,8 +46,8 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
         ]
         if not unloaded_states or "network" not in loaded_roles or not trains_later:
             continue
-        # A program that loads only weights may be fine-tuning; one that also loads the optimizer
-        # state resumes a run.
+        # A program that loads only weights may be fine-tuning. A program that also loads the
+        # optimizer state resumes a run.
         is_resume = "optimizer" in loaded_roles or _is_resume(rule.settings, trace, file_read)
         findings.append(
             rule.finding(
@@ -55,7 +55,7 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
                 step=file_read.step + 1,
                 what=f"The file that was read after step {file_read.step} contains the state of "
                 f"{' and of '.join(unloaded_states)}, which was never loaded, although the weights "
-                "were.",
+                "were loaded.",
                 cause="Training continues without the optimizer moments, the step count or the "
                 "previous learning rate.",
                 fix="Load every state that the checkpoint contains.",
@@ -68,10 +68,11 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
 def _is_resume(
     settings: CheckpointPartiallyLoadedSettings, trace: Trace, file_read: FileReadRecord
 ) -> bool:
-    """Whether this run wrote into the file's folder, and a new optimizer continues an old one.
+    """Whether the file is read to resume the training.
 
-    A second phase of training is not a resume: its optimizer has another class, other parameters
-    or another learning rate.
+    The evidence is that this run wrote into the file's folder and that a new optimizer continues an
+    old one. In a second phase of training, the optimizer usually has another class, other
+    parameters or another learning rate.
     """
     # Only folders are compared, because the file may have been renamed after it was written.
     written_folders = {
@@ -79,7 +80,7 @@ def _is_resume(
     }
     if not file_read.path or os.path.dirname(file_read.path) not in written_folders:
         return False
-    descriptions = {
+    classes_and_group_sizes = {
         o.index: (o.kind, [len(group.parameters) for group in o.groups])
         for m in trace.memberships
         for o in m.optimizers
@@ -89,18 +90,21 @@ def _is_resume(
         for o in stepping_optimizers(trace)
         if (steps := steps_of(trace, o))
     }
-    for old, (_, last_old_step) in step_ranges.items():
-        for new, (first_new_step, _) in step_ranges.items():
+    for old_optimizer, (_, last_old_step) in step_ranges.items():
+        for new_optimizer, (first_new_step, _) in step_ranges.items():
             if (
                 last_old_step > file_read.step
                 or first_new_step <= file_read.step
-                or descriptions.get(old) != descriptions.get(new)
+                or classes_and_group_sizes.get(old_optimizer)
+                != classes_and_group_sizes.get(new_optimizer)
             ):
                 continue
-            old_rates, new_rates = learning_rates(trace, old), learning_rates(trace, new)
+            old_rates = learning_rates(trace, old_optimizer)
+            new_rates = learning_rates(trace, new_optimizer)
             if old_rates is None or new_rates is None:
                 continue
-            last_rate, first_rate = old_rates.at(last_old_step), new_rates.at(first_new_step)
+            last_rate = old_rates.rate_at(last_old_step)
+            first_rate = new_rates.rate_at(first_new_step)
             if abs(first_rate - last_rate) <= settings.max_rate_change * last_rate:
                 return True
     return False
@@ -110,11 +114,11 @@ CHECKPOINT_PARTIALLY_LOADED = Rule(
     name="the optimizer and scheduler state of a checkpoint is loaded",
     fault="resume state lost",
     priority=370,
-    requires="A file with an optimizer or scheduler state that was read with torch.load, and "
-    "weights that were loaded after it.",
+    requires="A file with an optimizer or scheduler state that the program reads with torch.load, "
+    "and weights that a network loads after this.",
     contradicted_by="Fine-tuning that intentionally starts from the weights alone.",
-    abstains="No step follows the read; or every state except that of the scheduler is loaded, and "
-    "all schedulers were created with last_epoch, so that they continue without their state.",
+    abstains="No step follows the read; or only the scheduler state is not loaded, and all "
+    "schedulers were created with last_epoch, so that they continue without their state.",
     settings=CheckpointPartiallyLoadedSettings(),
     judge=_judge,
 )

@@ -33,35 +33,35 @@ class ResumeStateLostSettings(Settings):
     min_steps_before: int = Field(
         5,
         ge=1,
-        description="Minimum number of steps of the first optimizer for a finding. After fewer "
-        "steps, its state is not worth keeping.",
+        description="A finding requires at least this number of steps of the first optimizer. "
+        "After fewer steps, the state of the optimizer is not worth keeping.",
     )
     num_initial_steps: int = Field(
         5,
         ge=1,
-        description="Number of steps in which the first recorded loss of an optimizer counts as "
-        "its initial loss. The late loss is the median over the last steps before the restart "
-        "(twice this number). If the initial loss of the new optimizer is closer to that of the "
-        "old one than to the late loss, another training run begins, which is not reported.",
+        description="The initial loss of an optimizer is the first loss that is recorded in this "
+        "number of first steps. The late loss is the median over the last steps before the restart "
+        "(twice this number). If the new optimizer's initial loss is closer to the old optimizer's "
+        "initial loss than to the late loss, another training run begins, which is not reported.",
     )
     max_rate_ratio: float = Field(
         1.1,
         gt=1,
-        description="Maximum ratio of the larger to the smaller of the learning rates before and "
-        "after the restart, for the schedule to count as continued.",
+        description="The learning rate counts as continued if the rates before and after the "
+        "restart differ by less than this factor.",
     )
     num_repeated_rates: int = Field(
         8,
         ge=2,
-        description="Number of learning rates after the restart that must equal the learning "
-        "rates of the first steps, to show that a schedule runs a second time.",
+        description="A schedule counts as running a second time only if the first learning rates "
+        "after the restart (this number) equal the rates of the old optimizer's first steps.",
     )
     min_rate_jump: float = Field(
         1.5,
         gt=1,
-        description="Minimum jump of the learning rate at the restart, as ratio of the larger to "
-        "the smaller rate, to show that a schedule runs a second time. The ratio of the largest to "
-        "the smallest of the repeated rates must exceed this value, too.",
+        description="A schedule counts as running a second time only if the learning rate at the "
+        "restart rises or falls by at least this factor. The largest of the repeated rates must "
+        "also be more than this factor times the smallest.",
     )
 
 
@@ -84,8 +84,10 @@ class _OptimizerUse:
 
     @property
     def trainable_parameters(self) -> frozenset[int]:
-        frozen = {p.index for p in self.membership.parameters if not p.is_trainable}
-        return frozenset(p for g in self.optimizer.groups for p in g.parameters if p not in frozen)
+        frozen_indices = {p.index for p in self.membership.parameters if not p.is_trainable}
+        return frozenset(
+            p for g in self.optimizer.groups for p in g.parameters if p not in frozen_indices
+        )
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -111,7 +113,7 @@ def _optimizer_uses(trace: Trace) -> tuple[_OptimizerUse, ...]:
 
 
 def _initial_options(use: _OptimizerUse, *, includes_rate: bool) -> list[dict[str, Any]]:
-    """Return the options of each group as created, before a schedule changed the learning rate.
+    """Return the options of each group at its creation, before a schedule changed the rate.
 
     Without ``includes_rate``, the learning rate is omitted.
     """
@@ -123,27 +125,29 @@ def _initial_options(use: _OptimizerUse, *, includes_rate: bool) -> list[dict[st
     return group_options
 
 
-def _is_state_loaded_elsewhere(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+def _is_state_loaded_elsewhere(
+    trace: Trace, old_use: _OptimizerUse, new_use: _OptimizerUse
+) -> bool:
     """Whether optimizer states were loaded at the restart, but not into the second optimizer."""
-    restart_steps = range(before.last_step, after.first_step)
+    restart_steps = range(old_use.last_step, new_use.first_step)
     loads = [x for x in trace.loads if x.role == "optimizer" and x.step in restart_steps]
-    return bool(loads) and all(x.object_id != after.optimizer.index for x in loads)
+    return bool(loads) and all(x.object_id != new_use.optimizer.index for x in loads)
 
 
-def _learning_rates(
-    trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+def _old_and_new_rates(
+    trace: Trace, old_use: _OptimizerUse, new_use: _OptimizerUse
 ) -> tuple[LearningRates | None, LearningRates | None]:
     return (
-        learning_rates(trace, before.optimizer.index),
-        learning_rates(trace, after.optimizer.index),
+        learning_rates(trace, old_use.optimizer.index),
+        learning_rates(trace, new_use.optimizer.index),
     )
 
 
 def _rate_continues(
-    settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+    settings: ResumeStateLostSettings, trace: Trace, old_use: _OptimizerUse, new_use: _OptimizerUse
 ) -> bool:
-    """Whether the learning rate of the second optimizer continues from that of the first one."""
-    old_rates, new_rates = _learning_rates(trace, before, after)
+    """Whether the second optimizer begins with about the last learning rate of the first one."""
+    old_rates, new_rates = _old_and_new_rates(trace, old_use, new_use)
     if old_rates is None or new_rates is None:
         return False
     last_rate, first_rate = old_rates.values[-1], new_rates.values[0]
@@ -154,8 +158,8 @@ def _rate_continues(
     )
 
 
-def _loader_descriptions(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
-    """Return descriptions of the loaders that the optimizer's steps use, without index and seed."""
+def _loader_settings(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
+    """Return the settings of the loaders that the optimizer's steps use, without index and seed."""
     used_loaders = {
         event.related_id
         for s in use.steps
@@ -170,7 +174,7 @@ def _loader_descriptions(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
 
 
 def _starts_over(
-    settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+    settings: ResumeStateLostSettings, trace: Trace, old_use: _OptimizerUse, new_use: _OptimizerUse
 ) -> bool:
     """Whether the loss is back at its initial value, so that another training run begins."""
 
@@ -179,115 +183,141 @@ def _starts_over(
         return [s.losses[-1] for s in trace.scalars if s.losses and s.step in steps]
 
     num_steps = settings.num_initial_steps
-    initial_losses = losses_from(before.first_step, num_steps)
-    last_losses = losses_from(before.last_step - 2 * num_steps + 1, 2 * num_steps)
-    restart_losses = losses_from(after.first_step, num_steps)
+    initial_losses = losses_from(old_use.first_step, num_steps)
+    last_losses = losses_from(old_use.last_step - 2 * num_steps + 1, 2 * num_steps)
+    restart_losses = losses_from(new_use.first_step, num_steps)
     if not (initial_losses and last_losses and restart_losses):
         return False
-    decrease = initial_losses[0] - median(last_losses)
-    if decrease <= max(last_losses) - min(last_losses):  # the decrease is too small to decide
+    loss_decrease = initial_losses[0] - median(last_losses)
+    if loss_decrease <= max(last_losses) - min(last_losses):  # the decrease is too small to decide
         return False
-    return restart_losses[0] - median(last_losses) > decrease / 2
+    return restart_losses[0] - median(last_losses) > loss_decrease / 2
 
 
 def _find_restarted_scheduler(
-    trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+    trace: Trace, old_use: _OptimizerUse, new_use: _OptimizerUse
 ) -> SchedulerRecord | None:
-    """Return the new scheduler that restarts a schedule before its end; None without one."""
+    """Return the new scheduler that restarts an unfinished schedule; None without one."""
     loaded_schedulers = {load.object_id for load in trace.loads if load.role == "scheduler"}
-    old_schedulers = [s for s in trace.schedulers if s.optimizer == before.optimizer.index]
-    for new in trace.schedulers:
-        # A positive ``start`` shows that the scheduler was created at a later step of its schedule.
-        if new.optimizer != after.optimizer.index or new.index in loaded_schedulers or new.start:
+    old_schedulers = [s for s in trace.schedulers if s.optimizer == old_use.optimizer.index]
+    for new_scheduler in trace.schedulers:
+        # A scheduler with a positive ``start`` is skipped: it was created at a later step of its
+        # schedule.
+        if (
+            new_scheduler.optimizer != new_use.optimizer.index
+            or new_scheduler.index in loaded_schedulers
+            or new_scheduler.start
+        ):
             continue
-        # A scheduler that is advanced before its first use continues the schedule.
-        if count_scheduler_calls(trace, new.index, before=after.first_step + 1):
+        # A scheduler that is advanced before the first optimizer step continues the schedule.
+        if count_scheduler_calls(trace, new_scheduler.index, before_step=new_use.first_step + 1):
             continue
-        for old in old_schedulers:
-            num_calls = count_scheduler_calls(trace, old.index, before=after.first_step + 1)
-            has_same_options = (old.kind, old.options) == (new.kind, new.options)
-            has_ended = bool(old.end) and num_calls >= old.end
+        for old_scheduler in old_schedulers:
+            num_calls = count_scheduler_calls(
+                trace, old_scheduler.index, before_step=new_use.first_step + 1
+            )
+            has_same_options = (old_scheduler.kind, old_scheduler.options) == (
+                new_scheduler.kind,
+                new_scheduler.options,
+            )
+            has_ended = bool(old_scheduler.end) and num_calls >= old_scheduler.end
             if has_same_options and num_calls >= 2 and not has_ended:
-                return new
+                return new_scheduler
     return None
 
 
 def _repeats_first_rates(
-    settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+    settings: ResumeStateLostSettings, trace: Trace, old_use: _OptimizerUse, new_use: _OptimizerUse
 ) -> bool:
     """Whether learning rates that the program sets itself repeat the rates of the first steps."""
-    old_rates, new_rates = _learning_rates(trace, before, after)
+    old_rates, new_rates = _old_and_new_rates(trace, old_use, new_use)
     scheduled_optimizers = {scheduler.optimizer for scheduler in trace.schedulers}
     if (
         old_rates is None
         or new_rates is None
-        or scheduled_optimizers & {before.optimizer.index, after.optimizer.index}
+        or scheduled_optimizers & {old_use.optimizer.index, new_use.optimizer.index}
     ):
         return False
-    min_jump, num_repeated = settings.min_rate_jump, settings.num_repeated_rates
-    steps, values = new_rates.steps[:num_repeated], new_rates.values[:num_repeated]
-    first_values = [old_rates.at(before.first_step + step - after.first_step) for step in steps]
-    is_varying = len(values) == num_repeated and 0 < min_jump * min(values) < max(values)
-    last_value = old_rates.values[-1]
-    has_jump = last_value > 0 and not 1 / min_jump < values[0] / last_value < min_jump
-    return is_varying and has_jump and all(map(math.isclose, values, first_values))
+    min_jump, num_rates = settings.min_rate_jump, settings.num_repeated_rates
+    steps, new_first_rates = new_rates.steps[:num_rates], new_rates.values[:num_rates]
+    old_first_rates = [
+        old_rates.rate_at(old_use.first_step + step - new_use.first_step) for step in steps
+    ]
+    is_varying = len(new_first_rates) == num_rates and 0 < min_jump * min(new_first_rates) < max(
+        new_first_rates
+    )
+    old_last_rate = old_rates.values[-1]
+    has_jump = (
+        old_last_rate > 0 and not 1 / min_jump < new_first_rates[0] / old_last_rate < min_jump
+    )
+    return is_varying and has_jump and all(map(math.isclose, new_first_rates, old_first_rates))
 
 
 def _is_same_training(
-    settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+    settings: ResumeStateLostSettings, trace: Trace, old_use: _OptimizerUse, new_use: _OptimizerUse
 ) -> bool:
     """Whether the second optimizer continues the training of the first one.
 
-    Either it has the same parameters, and the loaders are the same or weights were loaded. Or it
-    has the parameters of a new network with the same shapes, into which weights were loaded. In
-    both cases, the loss is not back at its initial value.
+    There are two cases:
+
+    - The optimizers have the same parameters, and the loaders are the same or weights were loaded.
+    - The second optimizer has the parameters of a new network with the same shapes, into which
+      weights were loaded.
+
+    In both cases, the loss must not be back at its initial value.
     """
-    restart_steps = range(before.last_step, after.first_step)
+    restart_steps = range(old_use.last_step, new_use.first_step)
     were_weights_loaded = any(x.role == "network" and x.step in restart_steps for x in trace.loads)
-    if before.trainable_parameters == after.trainable_parameters:
-        is_same = were_weights_loaded or _loader_descriptions(trace, before) == (
-            _loader_descriptions(trace, after)
+    if old_use.trainable_parameters == new_use.trainable_parameters:
+        is_continuation = were_weights_loaded or _loader_settings(trace, old_use) == (
+            _loader_settings(trace, new_use)
         )
     else:
-        is_new_network = not before.trainable_parameters & after.trainable_parameters
-        is_same = were_weights_loaded and is_new_network and before.shapes == after.shapes
-    return is_same and not _starts_over(settings, trace, before, after)
+        is_new_network = not old_use.trainable_parameters & new_use.trainable_parameters
+        is_continuation = (
+            were_weights_loaded and is_new_network and old_use.shapes == new_use.shapes
+        )
+    return is_continuation and not _starts_over(settings, trace, old_use, new_use)
 
 
 def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     uses = _optimizer_uses(trace)
     findings = []
-    for before, after in itertools.pairwise(uses):
-        if before.optimizer.kind != after.optimizer.kind or after.first_step <= before.last_step:
+    for old_use, new_use in itertools.pairwise(uses):
+        if (
+            old_use.optimizer.kind != new_use.optimizer.kind
+            or new_use.first_step <= old_use.last_step
+        ):
             continue
-        if count_steps(before.steps) < rule.settings.min_steps_before:
+        if count_steps(old_use.steps) < rule.settings.min_steps_before:
             continue
         is_state_loaded = any(
-            x.role == "optimizer" and x.object_id == after.optimizer.index for x in trace.loads
+            x.role == "optimizer" and x.object_id == new_use.optimizer.index for x in trace.loads
         )
-        is_loaded_elsewhere = _is_state_loaded_elsewhere(trace, before, after)
-        # A resumed run may create its optimizer with the last learning rate before the restart.
+        is_loaded_elsewhere = _is_state_loaded_elsewhere(trace, old_use, new_use)
+        # The rate is not compared if the program may have created the new optimizer with the last
+        # rate before the restart.
         includes_rate = not (
-            is_loaded_elsewhere and _rate_continues(rule.settings, trace, before, after)
+            is_loaded_elsewhere and _rate_continues(rule.settings, trace, old_use, new_use)
         )
-        has_same_options = _initial_options(before, includes_rate=includes_rate) == (
-            _initial_options(after, includes_rate=includes_rate)
+        has_same_options = _initial_options(old_use, includes_rate=includes_rate) == (
+            _initial_options(new_use, includes_rate=includes_rate)
         )
         scheduler = (
-            _find_restarted_scheduler(trace, before, after)
+            _find_restarted_scheduler(trace, old_use, new_use)
             if is_state_loaded or has_same_options
             else None
         )
-        is_state_lost = has_same_options and not is_state_loaded and before.has_state
+        is_state_lost = has_same_options and not is_state_loaded and old_use.has_state
         repeats_rates = is_state_loaded and _repeats_first_rates(
-            rule.settings, trace, before, after
+            rule.settings, trace, old_use, new_use
         )
         if not (is_state_lost or scheduler or repeats_rates) or not _is_same_training(
-            rule.settings, trace, before, after
+            rule.settings, trace, old_use, new_use
         ):
             continue
-        old_rates, new_rates = _learning_rates(trace, before, after)
-        rate_change = (
+        old_rates, new_rates = _old_and_new_rates(trace, old_use, new_use)
+        rate_text = (
             f"; the learning rate changed from {old_rates.values[-1]:.3g} to "
             f"{new_rates.values[0]:.3g}"
             if old_rates and new_rates
@@ -295,31 +325,31 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
         )
         lost_states = []
         if is_state_lost:
-            lost_states.append(f"the state of {after.optimizer.kind}, such as its moments")
+            lost_states.append(f"the state of {new_use.optimizer.kind}, such as its moments")
         if scheduler:
             lost_states.append(f"the position in {scheduler.kind}")
         if repeats_rates:
             lost_states.append("the position in the custom schedule")
         # More than two optimizers of a class suggest that the program intentionally creates a new
-        # one for each part of the training. The finding then needs confirmation, unless a saved
-        # optimizer state was loaded at the restart, but not into the new optimizer.
+        # optimizer for each part of the training. The finding then needs confirmation, unless a
+        # saved optimizer state was loaded at the restart, but not into the new optimizer.
         may_be_intended = (
-            len([x for x in uses if x.optimizer.kind == after.optimizer.kind]) > 2
+            len([x for x in uses if x.optimizer.kind == new_use.optimizer.kind]) > 2
             and not is_loaded_elsewhere
         )
         findings.append(
             rule.finding(
                 severity="confirm" if may_be_intended else "error",
-                step=after.first_step,
-                what=f"After {count_steps(before.steps)} steps of {before.optimizer.kind}, a new "
-                f"{after.optimizer.kind} continued with the same weights. Lost state: "
-                f"{' and '.join(lost_states)}{rate_change}.",
+                step=new_use.first_step,
+                what=f"After {count_steps(old_use.steps)} steps of {old_use.optimizer.kind}, a new "
+                f"{new_use.optimizer.kind} continued with the same weights. Lost state: "
+                f"{' and '.join(lost_states)}{rate_text}.",
                 cause="Training continues as if it had just begun: the first steps after the "
                 "restart are too large, or the schedule runs a second time.",
                 fix="Save and load the state_dict() of the optimizer and of the scheduler "
-                "together with that of the network.",
-                num_steps_before=count_steps(before.steps),
-                num_steps_after=count_steps(after.steps),
+                "together with the state_dict() of the network.",
+                num_steps_before=count_steps(old_use.steps),
+                num_steps_after=count_steps(new_use.steps),
             )
         )
     return tuple(findings[:1])
@@ -329,8 +359,8 @@ RESUME_STATE_LOST = Rule(
     name="training resumes with its previous state",
     fault="resume state lost",
     priority=360,
-    requires="Two consecutive optimizers of one class over the same weights, or over weights "
-    "loaded in between.",
+    requires="Two consecutive optimizers of one class. Both have the same weights, or weights are "
+    "loaded into the network of the second optimizer.",
     contradicted_by="A second phase that intentionally starts with a fresh state.",
     abstains="The new optimizer has other options, parameters or data; its state was loaded and "
     "its schedule continues; or the loss is back at its initial value.",

@@ -7,16 +7,16 @@ from sluice.trace.rules._helpers.forward_passes import training_forwards
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    # The index is -1 for gradients that the program reduces without a wrapper.
+    # A record with index -1 shows that the program itself reduces gradients, without a wrapper.
     has_manual_reduction = any(record.index < 0 for record in trace.wrappers)
     if trace.start.world_size < 2 or has_manual_reduction:
         return ()
     findings = []
     latest_records = {record.index: record for record in trace.wrappers}
     for record in latest_records.values():
-        # ``wrapper`` and ``network`` are the network indices of the wrapper and of the network in
-        # it. The index of an object that the program does not call itself is -1, which no forward
-        # pass has.
+        # ``wrapper`` and ``network`` are the network indices of the wrapper and of the wrapped
+        # network. The index of an object that the program itself does not call is -1, which no
+        # forward pass has.
         bypassing_sequences = [s for s in trace.sequences if training_forwards(s, record.network)]
         if not bypassing_sequences or any(
             training_forwards(s, record.wrapper) for s in trace.sequences
@@ -30,7 +30,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 what=f"{pluralize(num_steps, 'step')} called the network that {record.kind} wraps; "
                 "no step called the wrapper.",
                 cause="The wrapper averages gradients over ranks only for forward passes through "
-                "it: each rank trains its own network.",
+                "the wrapper: each rank trains its own network.",
                 fix="Call the wrapper, ddp(x), not ddp.module(x).",
                 num_steps=num_steps,
             )
@@ -42,7 +42,7 @@ DDP_BYPASSED = Rule(
     name="a data parallel network is called through its wrapper",
     fault="weights diverge across ranks",
     priority=430,
-    requires="A data-parallel wrapper, and a step that calls the network that it wraps.",
+    requires="A data-parallel wrapper, and a step that calls the wrapped network.",
     contradicted_by="Gradients that the program averages over ranks itself.",
     abstains="There is one rank, or the program reduces gradients itself.",
     settings=NoThresholds(),

@@ -16,11 +16,13 @@ class MissingDistributedSamplerSettings(Settings):
     min_steps: int = Field(
         3,
         ge=1,
-        description="Minimum number of sampled steps at which all ranks receive the same inputs, "
-        "for a finding.",
+        description="If the loaders show no copies, a finding requires at least this number of "
+        "sampled steps at which all ranks receive the same inputs.",
     )
     shards: ShardSettings = Field(
-        ShardSettings(), description="Thresholds of the comparison of the rows that ranks receive."
+        ShardSettings(),
+        description="Thresholds that decide whether ranks receive separate, overlapping or equal "
+        "rows.",
     )
 
 
@@ -29,7 +31,7 @@ def _find_same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
 
     (0, 0) if the rows differ at any recorded step, or if no step was recorded on all ranks.
     """
-    rows_by_step_of_ranks = [
+    rows_by_step_per_rank = [
         {
             record.step: frozenset(record.rows)
             for record in trace.rows
@@ -37,9 +39,9 @@ def _find_same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
         }
         for trace in traces
     ]
-    steps = sorted(frozenset.intersection(*map(frozenset, rows_by_step_of_ranks)))
+    steps = sorted(frozenset.intersection(*map(frozenset, rows_by_step_per_rank)))
     has_differences = any(
-        len({rows_by_step[step] for rows_by_step in rows_by_step_of_ranks}) > 1 for step in steps
+        len({rows_by_step[step] for rows_by_step in rows_by_step_per_rank}) > 1 for step in steps
     )
     return (0, 0) if has_differences or not steps else (steps[0], len(steps))
 
@@ -52,27 +54,27 @@ def _judge(
     for loader_shards in find_shards(traces, rule.settings.shards):
         if not loader_shards.is_overlapping or not loader_shards.are_copies:
             continue
-        num_shared, num_rows = loader_shards.overlap
-        order = ", in the same order" if loader_shards.has_same_order else ""
-        loader = loader_shards.loaders[0]
+        num_shared_rows, num_rows = loader_shards.overlap
+        order_text = ", in the same order" if loader_shards.has_same_order else ""
+        loader = loader_shards.loader_by_rank[0]
         findings.append(
             rule.finding(
                 severity="error" if are_gradients_averaged else "confirm",
-                step=loader_shards.epochs[0].step + 1,
-                what=f"Loader {loader.index} ({loader.sampler}): {num_shared} of {num_rows} rows "
-                f"that one rank trains on are also on another rank{order}.",
+                step=loader_shards.epoch_by_rank[0].step + 1,
+                what=f"Loader {loader.index} ({loader.sampler}): {num_shared_rows} of {num_rows} "
+                f"rows that one rank trains on are also on another rank{order_text}.",
                 cause="Ranks with the same rows do the work of one rank: they compute the same "
                 "gradients.",
                 fix="Use a DistributedSampler for the loader, and call its set_epoch() before "
                 "each epoch.",
-                num_shared=num_shared,
+                num_shared=num_shared_rows,
                 num_rows=num_rows,
                 num_ranks=len(traces),
             )
         )
-    # ``find_shards`` compares only the first tensor of the batches. It finds no copies if that
-    # tensor has few distinct values. So the rows that the networks received are compared, too; they
-    # include the other tensors.
+    # The rows of loaders are compared by the first tensor of a batch only. No copies are found if
+    # this tensor has few distinct values. So the inputs of the networks are compared, too: they may
+    # be another tensor of the batch.
     first_step, num_steps = (0, 0) if findings else _find_same_inputs(traces)
     if num_steps >= rule.settings.min_steps:
         findings.append(
@@ -81,8 +83,8 @@ def _judge(
                 step=first_step + 1,
                 what=f"At each of {num_steps} sampled steps, the networks of all {len(traces)} "
                 "ranks received the same rows.",
-                cause=f"{len(traces)} ranks do the work of one: each rank computes the gradients "
-                "of the same rows.",
+                cause=f"{len(traces)} ranks do the work of one rank: each rank computes the "
+                "gradients of the same rows.",
                 fix="Give every rank different rows, such as rows[rank::num_ranks].",
                 num_steps=num_steps,
                 num_ranks=len(traces),
@@ -95,7 +97,8 @@ MISSING_DISTRIBUTED_SAMPLER = RankRule(
     name="every rank trains on different rows",
     fault="missing distributed sampler",
     priority=30,
-    requires="Two ranks that either train on a loader, or have recorded inputs at the same steps.",
+    requires="At least two ranks that train on a loader, or whose inputs are recorded at the same "
+    "steps.",
     contradicted_by="Ranks that compute parts of the same batch, as in tensor parallel training.",
     abstains="Ranks sample rows with replacement, or random augmentation changes every row.",
     settings=MissingDistributedSamplerSettings(),

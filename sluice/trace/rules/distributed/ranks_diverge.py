@@ -28,14 +28,14 @@ def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[Trace
             continue
         norms = [records[optimizer, diverged_steps[-1]].norm for records in records_by_rank]
         # If the ranks differ only at the last sample, they may be between two periodic
-        # synchronizations. This is not assumed if the last sample is at step 3 or earlier.
+        # synchronizations. The finding then needs confirmation, except up to step 3.
         is_certain = len(diverged_steps) > 1 or sampled_steps[-1] < 4
         findings.append(
             rule.finding(
                 severity="error" if is_certain else "confirm",
                 step=diverged_steps[0],
                 what=f"The weights of the ranks differ at {len(diverged_steps)} of "
-                f"{len(sampled_steps)} sampled steps. At step {diverged_steps[-1]} their norms are "
+                f"{len(sampled_steps)} sampled steps. The norms at step {diverged_steps[-1]} are "
                 f"{', '.join(f'{norm:.6g}' for norm in norms)}.",
                 cause="The ranks started with different weights, or their steps use gradients that "
                 "are not averaged over the ranks: each rank trains its own network.",

@@ -1,4 +1,4 @@
-"""Detects gradients that are clipped while they still contain the loss scale."""
+"""Detects gradients that are clipped while they are still multiplied by the loss scale."""
 
 import math
 from statistics import median
@@ -22,47 +22,49 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 class ClipBeforeUnscaleSettings(Settings):
     """Thresholds of the rule ``CLIP_BEFORE_UNSCALE``. All of them are for manual clipping.
 
-    Clipping without a torch function causes no event. It is detected from the gradient norms after
-    unscaling: if scaled gradients are clipped to a limit, the product of the norm after unscaling
-    and the loss scale is this limit at every step.
+    Manual clipping, without a torch function, causes no event. It is detected from the gradient
+    norms after unscaling: if scaled gradients are clipped to a limit, the product of the norm after
+    unscaling and the loss scale equals this limit at every step.
     """
 
     min_samples: int = Field(
         5,
         ge=1,
-        description="Minimum number of sampled steps at which the product of gradient norm and "
-        "loss scale equals the clipping limit, for a finding about manual clipping. The limit "
-        "is estimated as the median of the products of the last min_samples samples.",
+        description="A finding about manual clipping requires at least this number of sampled "
+        "steps at the limit, where gradient norm times loss scale equals the clipping limit. The "
+        "limit is estimated as the median of this product in the last min_samples sampled steps.",
     )
     min_constant_share: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Minimum share of the sampled steps at which the product of gradient norm and "
-        "loss scale equals the limit, for a finding about manual clipping. Steps before the first "
-        "such step are left out.",
+        description="A finding about manual clipping requires that at least this share of the "
+        "sampled steps are at the limit. Steps before the first step at the limit do not count.",
     )
     max_relative_deviation: float = Field(
         0.01,
         gt=0,
-        description="Maximum difference between the limit and the product of gradient norm and "
-        "loss scale, relative to the limit, for the two to count as equal.",
+        description="A sampled step is at the limit if gradient norm times loss scale differs from "
+        "the limit by at most this share of the limit.",
     )
     min_clip_norm: float = Field(
         0.01,
         gt=0,
-        description="Smallest usual clipping limit, for a finding about manual clipping.",
+        description="A finding about manual clipping requires an estimated limit of at least this "
+        "value, which is below the usual limits.",
     )
     max_clip_norm: float = Field(
         1000.0,
         gt=0,
-        description="Largest usual clipping limit, for a finding about manual clipping.",
+        description="A finding about manual clipping requires an estimated limit of at most this "
+        "value, which is above the usual limits.",
     )
     max_resulting_norm: float = Field(
         0.01,
         gt=0,
-        description="Maximum gradient norm after unscaling, for a finding about manual clipping. "
-        "Gradients with this norm are too small to train.",
+        description="A finding about manual clipping requires that the gradient norm after "
+        "unscaling is at most this in every step at the limit. Such gradients are too small to "
+        "train.",
     )
 
 
@@ -76,12 +78,14 @@ _FIX = "Call scaler.unscale_(optimizer) before clipping."
 def _clips_scaled_gradients(step: OptimizerStep) -> bool:
     """Whether the step clips after a scaled backward pass, without unscaling in between."""
     events = step.sequence.events
-    backward = step.last_backward
-    if backward < 0 or "scaled" not in events[backward].flags:
+    last_backward = step.last_backward_position
+    if last_backward < 0 or "scaled" not in events[last_backward].flags:
         return False
-    unscale = min((i for i in step.find_before("unscale") if i > backward), default=step.position)
+    first_unscale = min(
+        (i for i in step.find_before("unscale") if i > last_backward), default=step.end_position
+    )
     return any(
-        backward < i < unscale and events[i].object_id == step.end.object_id
+        last_backward < i < first_unscale and events[i].object_id == step.end_event.object_id
         for i in step.find_before("clip")
     )
 
@@ -89,7 +93,7 @@ def _clips_scaled_gradients(step: OptimizerStep) -> bool:
 def _detect_manual_clipping(
     rule: Rule[ClipBeforeUnscaleSettings], trace: Trace, optimizer: int
 ) -> TraceFinding | None:
-    """Detect clipping without a torch function: the norm times the loss scale is constant."""
+    """Return a finding about manual clipping if gradient norm times loss scale is constant."""
     settings = rule.settings
     scales = {scalars.step: scalars.scale for scalars in trace.scalars if scalars.scale}
     samples = [
@@ -121,8 +125,8 @@ def _detect_manual_clipping(
         step=step,
         what=f"{optimizer_name(trace, optimizer)}: in {len(samples_at_limit)} of "
         f"{num_samples_since_clipping} sampled steps the norm of all gradients times the loss "
-        f"scale is {limit:.4g}, as if clipped to that value. Step {step} uses gradients with a "
-        f"norm of {norm:.3g}, at a loss scale of {scale:.4g}.",
+        f"scale is {limit:.4g}, as if the gradients were clipped to this value. Step "
+        f"{step} uses gradients with a norm of {norm:.3g}, at a loss scale of {scale:.4g}.",
         cause=_CAUSE,
         fix=_FIX,
         num_scaled=len(samples_at_limit),
@@ -141,7 +145,7 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
                 findings.append(finding)
             continue
         clips = [c for scalars in trace.scalars for c in scalars.clips if c.optimizer == optimizer]
-        example = (
+        example_text = (
             f", for example from a norm of {clips[0].norm:.3g} to a limit of "
             f"{clips[0].max_norm:.3g}"
             if clips
@@ -153,7 +157,7 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
                 step=first_step_of(clipping_steps),
                 what=f"{optimizer_name(trace, optimizer)}: in {count_steps(clipping_steps)} of "
                 f"{count_steps(steps)} steps gradients were clipped while they were still "
-                f"multiplied by the loss scale{example}.",
+                f"multiplied by the loss scale{example_text}.",
                 cause=_CAUSE,
                 fix=_FIX,
                 num_scaled=count_steps(clipping_steps),
@@ -167,8 +171,8 @@ CLIP_BEFORE_UNSCALE = Rule(
     name="gradients are unscaled before they are clipped",
     fault="clip before unscale",
     priority=40,
-    requires="Either a clipping after the backward pass of a scaled loss, or five sampled gradient "
-    "norms of a scaled loss.",
+    requires="Either a clipping after the backward pass of a scaled loss, or at least five sampled "
+    "gradient norms of a scaled loss.",
     contradicted_by="A call of GradScaler.unscale_ between backward() and the clipping.",
     abstains="The scaler is disabled.",
     settings=ClipBeforeUnscaleSettings(),

@@ -14,24 +14,28 @@ class ClipNormMismatchSettings(Settings):
     """Thresholds of the rule ``CLIP_NORM_MISMATCH``."""
 
     min_clips: int = Field(
-        30, ge=1, description="Minimum number of recorded clippings by norm for a finding."
+        30,
+        ge=1,
+        description="A finding requires at least this number of recorded clippings by norm.",
     )
     min_clipped_share: float = Field(
         0.98,
         gt=0,
         le=1,
-        description="Minimum share of the clippings whose gradient norm exceeds the limit, for a "
-        "finding.",
+        description="A finding requires that the gradient norm exceeds the limit in at least this "
+        "share of the clippings.",
     )
     min_norm_ratio: float = Field(
         100.0,
         gt=1,
-        description="Minimum median ratio of the gradient norm to the limit, for a finding.",
+        description="A finding requires that the median ratio of gradient norm to limit exceeds "
+        "this.",
     )
 
 
-_GRADIENT_SCALED_OPTIMIZERS = frozenset({"SGD", "LBFGS", "ASGD"})
-"""Optimizers whose step grows with the gradient; others normalize it, or use only its sign."""
+_OPTIMIZERS_WITHOUT_NORMALIZATION = frozenset({"SGD", "LBFGS", "ASGD"})
+"""Optimizers whose step grows with the gradient norm. Other optimizers normalize the gradient, or
+use only its sign."""
 
 
 def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -46,7 +50,7 @@ def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFin
         ]
         if (
             len(clips) < rule.settings.min_clips
-            or class_names.get(optimizer) not in _GRADIENT_SCALED_OPTIMIZERS
+            or class_names.get(optimizer) not in _OPTIMIZERS_WITHOUT_NORMALIZATION
         ):
             continue
         clipped_steps = [step for step, norm, max_norm in clips if norm > max_norm]
@@ -60,9 +64,9 @@ def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFin
             rule.finding(
                 severity="warning",
                 step=clipped_steps[0],
-                what=f"{optimizer_name(trace, optimizer)}: {len(clipped_steps)} of {len(clips)} "
-                "sampled clippings had a norm above the limit. The median norm is "
-                f"{median_ratio:.3g} times the limit.",
+                what=f"{optimizer_name(trace, optimizer)}: in {len(clipped_steps)} of "
+                f"{len(clips)} sampled clippings, the gradient norm exceeded the limit. The median "
+                f"norm is {median_ratio:.3g} times the limit.",
                 cause="Clipped gradients all have the same norm: the limit acts as a second "
                 "learning rate, and the size of the gradient is ignored.",
                 fix="Raise the limit to about the usual norm, or average the loss instead of "
@@ -80,7 +84,7 @@ CLIP_NORM_MISMATCH = Rule(
     name="the clipping limit is close to the usual gradient norm",
     fault="clip norm mismatch",
     priority=320,
-    requires="Thirty clippings by norm.",
+    requires="At least 30 clippings by norm.",
     contradicted_by="A limit that intentionally fixes the length of every step.",
     abstains="The optimizer is not SGD, ASGD or LBFGS. Adam, for example, normalizes the size of "
     "gradients.",

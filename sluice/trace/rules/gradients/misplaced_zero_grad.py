@@ -22,8 +22,9 @@ class MisplacedZeroGradSettings(Settings):
     min_steps: int = Field(
         2,
         ge=1,
-        description="Minimum number of steps whose gradients were cleared, for a finding. A single "
-        "step may lack gradients because the program dropped its batch on purpose.",
+        description="A finding requires at least this number of steps whose gradients were cleared "
+        "before the step. A single step may lack gradients because the program dropped the batch "
+        "on purpose.",
     )
 
 
@@ -33,32 +34,32 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
     The event kind "zero" is a call of zero_grad(). The flag "zero" of a step means that all
     gradients are zero.
     """
-    lacks_gradients = bool({"none", "zero"} & set(step.end.flags))
+    lacks_gradients = bool({"none", "zero"} & set(step.end_event.flags))
     last_zero_grad = max(
-        (i for i in step.find_before("zero") if i > step.last_backward), default=-1
+        (i for i in step.find_before("zero") if i > step.last_backward_position), default=-1
     )
     # Without a zero_grad() call, gradients that are all zero at the step were zeroed manually.
-    if last_zero_grad < 0 and "zero" in step.end.flags:
-        last_zero_grad = step.position
+    if last_zero_grad < 0 and "zero" in step.end_event.flags:
+        last_zero_grad = step.end_position
     last_forward = max(step.find_before("forward"), default=-1)
-    # With a forward pass after backward(), the clearing would belong to the next batch.
+    # If a forward pass follows backward(), gradients are cleared for the next batch.
     return (
         lacks_gradients
-        and 0 <= step.last_backward < last_zero_grad
-        and last_forward < step.last_backward
+        and 0 <= step.last_backward_position < last_zero_grad
+        and last_forward < step.last_backward_position
     )
 
 
 def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return steps whose closure clears the gradients of its own backward pass.
 
-    Only steps with the event "stepped" are examined, which is recorded for an optimizer that calls
-    its closure several times or not at all. The trace does not show whether such a closure clears
-    gradients before or after an update. So the result is () if a sampled weight changed, or if no
-    weight was sampled twice.
+    Only steps with the event "stepped" are examined: their optimizer calls its closure several
+    times or not at all. The trace does not show whether such a closure clears gradients before or
+    after an update. So the result is () if a sampled weight changed, or if no weight was sampled
+    twice.
     """
-    record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
-    parameters = record.parameters if record is not None else ()
+    optimizer_record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
+    parameters = optimizer_record.parameters if optimizer_record is not None else ()
     values = values_by_parameter(trace)
     compared_parameters = {p for p in parameters if len(values.get(p, ())) > 1}
     if not compared_parameters or compared_parameters & changed_parameters(trace):
@@ -66,11 +67,11 @@ def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[Optimize
     steps = []
     for sequence in trace.sequences:
         for position in sequence.find("stepped"):
-            events, end = sequence.events[:position], sequence.events[position]
+            events, stepped_event = sequence.events[:position], sequence.events[position]
             backward = max((i for i in sequence.find("backward") if i < position), default=-1)
             is_cleared = any(event.kind == "zero" for event in events[backward + 1 :])
-            if end.object_id == optimizer and backward >= 0 and is_cleared:
-                steps.append(OptimizerStep(sequence, end, position))
+            if stepped_event.object_id == optimizer and backward >= 0 and is_cleared:
+                steps.append(OptimizerStep(sequence, stepped_event, position))
     return tuple(steps)
 
 
@@ -105,7 +106,7 @@ MISPLACED_ZERO_GRAD = Rule(
     name="gradients are not cleared between backward and the step",
     fault="misplaced zero_grad",
     priority=10,
-    requires="Two steps with a backward pass before them.",
+    requires="At least two steps, each after a backward pass.",
     contradicted_by="A gradient that is present when the step begins.",
     abstains="The optimizer calls its closure several times per step or not at all, and its "
     "weights change or were not sampled twice.",

@@ -8,11 +8,11 @@ from sluice.trace.rules._helpers.measurements import measurements_of, parameter_
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 
 
-def _find_first_nonfinite(trace: Trace) -> tuple[int, float, list[int], int] | None:
-    """Find the first step with a non-finite gradient of a finite loss.
+def _find_first_nonfinite_gradient(trace: Trace) -> tuple[int, float, list[int], int] | None:
+    """Return the first step with a non-finite gradient of a finite loss; None without one.
 
-    Returns (step, loss, parameters with a non-finite gradient, number of parameters with a
-    gradient); None if all gradients of finite losses are finite.
+    The step is returned as (step, loss, parameters with a non-finite gradient, number of parameters
+    with a gradient).
     """
     candidates = [
         (g.step, g.loss, list(g.parameters), g.num_gradients)
@@ -32,20 +32,20 @@ def _find_first_nonfinite(trace: Trace) -> tuple[int, float, list[int], int] | N
     return min(candidates, key=lambda candidate: candidate[0], default=None)
 
 
-def _closest_to_loss(trace: Trace, parameters: list[int]) -> int:
-    """Return the parameter, of those with a non-finite gradient, that the network uses last.
+def _find_parameter_closest_to_loss(trace: Trace, parameters: list[int]) -> int:
+    """Return which of the parameters with a non-finite gradient the network uses last.
 
-    The failing operation comes after this parameter: backpropagation spreads the non-finite
-    gradient to all earlier parameters.
+    The operation that causes the non-finite gradient comes after this parameter, because
+    backpropagation spreads such a gradient to all earlier parameters.
     """
     # A few passes suffice, because the order of calls rarely changes.
     calls = [call for forward_pass in trace.forward_passes[:4] for call in forward_pass.calls]
-    names = {call.module for call in calls}
-    # The call of a module with submodules does not show when its own parameters are used.
+    module_names = {call.module for call in calls}
+    # Modules with submodules are left out: a call does not show when their own parameters are used.
     parameters_in_order = [
         p
         for call in calls
-        if call.module and not any(name.startswith(f"{call.module}.") for name in names)
+        if call.module and not any(name.startswith(f"{call.module}.") for name in module_names)
         for p in call.parameters
     ]
     positions = {p: i for i, p in enumerate(parameters_in_order)}
@@ -53,15 +53,15 @@ def _closest_to_loss(trace: Trace, parameters: list[int]) -> int:
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    first = _find_first_nonfinite(trace)
+    first = _find_first_nonfinite_gradient(trace)
     if first is None:
         return ()
     step, loss, parameters, num_gradients = first
-    # After an earlier non-finite loss, the weights may be non-finite, and so the gradients.
+    # Not reported after a non-finite loss, which may have made weights and gradients non-finite.
     if any(s < step and not math.isfinite(v) for s, v in step_losses(trace)):
         return ()
-    closest = _closest_to_loss(trace, parameters)
-    name = parameter_names(trace).get(closest, f"parameter {closest}")
+    closest_parameter = _find_parameter_closest_to_loss(trace, parameters)
+    name = parameter_names(trace).get(closest_parameter, f"parameter {closest_parameter}")
     return (
         rule.finding(
             severity="error",
@@ -71,8 +71,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             "is closest to the loss.",
             cause="The derivative of an operation after this parameter is infinite or undefined: "
             "sqrt or a norm at 0, log of 0, or a torch.where whose unused branch is not finite.",
-            fix="Keep the operand away from that point: clamp it, add a small constant inside "
-            "the root, or apply torch.where to the input instead of the output.",
+            fix="Keep the input of this operation away from 0: clamp it, or add a small constant "
+            "inside the root. Apply torch.where to the input instead of the output.",
             loss=loss,
             num_parameters=len(parameters),
             num_gradients=num_gradients,

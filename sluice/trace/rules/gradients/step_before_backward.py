@@ -19,22 +19,24 @@ class StepBeforeBackwardSettings(Settings):
     """Thresholds of the rule ``STEP_BEFORE_BACKWARD``."""
 
     min_steps: int = Field(
-        2, ge=1, description="Minimum number of steps before backward() for a finding."
+        2,
+        ge=1,
+        description="A finding requires at least this number of steps that run before backward().",
     )
     min_early_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Minimum ratio of the number of steps that run before backward() to the number "
-        "of all steps but one, for a finding. One step is left out, so that a single step after "
-        "backward() does not prevent the finding. A few steps may run before backward() "
-        "intentionally, such as after a dropped batch.",
+        description="A finding requires that at least this share of the steps run before "
+        "backward(). One step is not counted in the total, so that a single step after backward() "
+        "does not prevent the finding. A few steps may run before backward() intentionally, such "
+        "as after a dropped batch.",
     )
 
 
 def _lacks_new_gradient(step: OptimizerStep) -> bool:
     """Whether no gradient was computed since the previous step."""
-    return bool({"none", "stale"} & set(step.end.flags)) and step.last_backward < 0
+    return bool({"none", "stale"} & set(step.end_event.flags)) and step.last_backward_position < 0
 
 
 def _separates_passes(step: OptimizerStep) -> bool:
@@ -44,15 +46,15 @@ def _separates_passes(step: OptimizerStep) -> bool:
         for i in step.find_before("forward")
         if {"grad", "training"} <= set(step.sequence.events[i].flags)
     ]
-    # A gradient hook may make the step inside the backward pass, whose event comes after the step.
-    is_inside = "in backward" in step.end.flags
-    return bool(forwards) and step.last_backward < forwards[-1] and not is_inside
+    # If a gradient hook makes the step during the backward pass, the event "backward" follows it.
+    is_in_backward = "in backward" in step.end_event.flags
+    return bool(forwards) and step.last_backward_position < forwards[-1] and not is_in_backward
 
 
 def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for optimizer in stepping_optimizers(trace):
-        steps = tuple(s for s in steps_of(trace, optimizer) if s.end.kind == "step")
+        steps = tuple(s for s in steps_of(trace, optimizer) if s.end_event.kind == "step")
         steps_without_gradient = tuple(filter(_lacks_new_gradient, steps))
         steps_between_passes = tuple(
             s for s in steps if _separates_passes(s) and not s.find_before("grad")
@@ -66,7 +68,7 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
         # Gradients are absent or zero if zero_grad() is called between backward() and the step.
         gradients_text = (
             "no new gradient"
-            if {"none", "zero", "stale"} & set(typical_step.end.flags)
+            if {"none", "zero", "stale"} & set(typical_step.end_event.flags)
             else "the gradients of the previous batch"
         )
         findings.append(
@@ -88,7 +90,7 @@ STEP_BEFORE_BACKWARD = Rule(
     name="backward runs before the optimizer step",
     fault="step before backward",
     priority=20,
-    requires="Two steps of one optimizer.",
+    requires="At least two steps of one optimizer.",
     contradicted_by="A backward pass, or gradients that the program sets, between two steps.",
     abstains="The optimizer calls its closure several times per step or not at all, or fewer than "
     "nine in ten steps run before backward().",

@@ -24,27 +24,26 @@ class UnnormalizedAccumulationSettings(Settings):
     min_passes_if_loss_unknown: int = Field(
         3,
         ge=2,
-        description="Minimum number of backward passes per step for a finding if no known loss "
-        "function was called. Two passes may be for the two losses of a GAN.",
+        description="If no call of a loss function is recorded, a finding requires at least this "
+        "number of backward passes per step. Two passes may be for the two losses of a GAN.",
     )
     max_shared_row_share: float = Field(
         0.25,
         gt=0,
         le=1,
-        description="Maximum share of a batch's rows that are also in another batch of the same "
-        "step, for the batches to count as different. Sampling with replacement repeats some "
-        "rows.",
+        description="Two batches of a step count as different if at most this share of the later "
+        "batch's rows are also in the earlier batch. Sampling with replacement repeats some rows.",
     )
 
 
 def _events_by_backward(step: OptimizerStep) -> list[list[TraceEvent]]:
     """Return one group of events for each backward pass since gradients were cleared or used.
 
-    A group ends with its backward pass. A block of events that was repeated several times is
-    stored once, and is returned twice, so that its passes count as several.
+    A group ends with its backward pass. The trace stores a repeated block of events once. Such a
+    block is returned twice, so that its passes count as several.
     """
     events: list[TraceEvent] = []
-    for event in step.sequence.events[: step.position]:
+    for event in step.sequence.events[: step.end_position]:
         events.append(event)
         if event.repeat_length:
             events += events[-event.repeat_length :]
@@ -53,14 +52,17 @@ def _events_by_backward(step: OptimizerStep) -> list[list[TraceEvent]]:
         groups[-1].append(event)
         if event.kind == "backward":
             groups.append([])
-        elif event.kind in ("zero", "step", "skip") and event.object_id in (-1, step.end.object_id):
+        elif event.kind in ("zero", "step", "skip") and event.object_id in (
+            -1,
+            step.end_event.object_id,
+        ):
             groups = [[]]
     return groups[:-1]
 
 
 def _has_undivided_means(step: OptimizerStep) -> bool:
-    """Whether each loss is a mean, and neither it nor its gradient is divided."""
-    return "edited" not in step.end.flags and all(
+    """Whether each loss is a mean, and neither the losses nor the gradients are divided."""
+    return "edited" not in step.end_event.flags and all(
         "unscaled mean" in group[-1].flags for group in _events_by_backward(step)
     )
 
@@ -69,7 +71,7 @@ def _sums_undivided_means(step: OptimizerStep, *, may_lack_loader: bool) -> bool
     """Whether the step sums the mean losses of several batches without dividing any of them.
 
     All losses must be of one network. The batches must come from one loader; with
-    ``may_lack_loader``, they may also come from none.
+    ``may_lack_loader``, they may also come from no loader.
     """
     groups = _events_by_backward(step)
     if len(groups) < 2 or not _has_undivided_means(step):
@@ -78,9 +80,9 @@ def _sums_undivided_means(step: OptimizerStep, *, may_lack_loader: bool) -> bool
     for group in groups:
         loaders = frozenset(event.object_id for event in group if event.kind == "batch")
         forwards = [event for event in group if event.kind == "forward"]
-        num_with_gradients = sum("grad" in event.flags for event in forwards)
-        # With two forward passes before one loss, the loss compares the two outputs.
-        if len(loaders) > 1 or num_with_gradients != 1:
+        num_forwards_with_gradients = sum("grad" in event.flags for event in forwards)
+        # Each loss must have one forward pass: a loss after two passes compares the two outputs.
+        if len(loaders) > 1 or num_forwards_with_gradients != 1:
             return False
         signatures.add((loaders, tuple(event.object_id for event in forwards)))
     if len(signatures) > 1:
@@ -91,7 +93,7 @@ def _sums_undivided_means(step: OptimizerStep, *, may_lack_loader: bool) -> bool
 
 
 def _have_different_rows(settings: UnnormalizedAccumulationSettings, trace: Trace) -> bool:
-    """Whether the batches of each step have different rows.
+    """Whether the batches of each step have different rows; False if no step has several batches.
 
     Batches with the same rows are one batch that is used for several tasks.
     """
@@ -101,10 +103,10 @@ def _have_different_rows(settings: UnnormalizedAccumulationSettings, trace: Trac
             batches_by_step.setdefault((record.step, record.network), []).append(set(record.rows))
     accumulated_batches = [batches for batches in batches_by_step.values() if len(batches) > 1]
     return bool(accumulated_batches) and all(
-        len(batch & earlier) <= settings.max_shared_row_share * len(batch)
+        len(batch & earlier_batch) <= settings.max_shared_row_share * len(batch)
         for batches in accumulated_batches
         for i, batch in enumerate(batches)
-        for earlier in batches[:i]
+        for earlier_batch in batches[:i]
     )
 
 
@@ -113,8 +115,8 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
     losses = [record for record in trace.losses if record.is_learning]
     if len({record.kind for record in losses}) > 1:
         return ()
-    # The discriminator of a GAN has one constant target for real rows and one for generated rows:
-    # its two losses are summed intentionally.
+    # Losses with constant targets may be those of a GAN. Its discriminator has one target for real
+    # rows and another for generated rows, and the two losses are summed intentionally.
     has_varying_targets = any(record.target_smallest < record.target_largest for record in losses)
     is_loss_unknown = not losses
     may_lack_loader = (has_varying_targets or is_loss_unknown) and _have_different_rows(
@@ -131,8 +133,8 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
         pass_counts = Counter(len(r.losses) for r in trace.scalars if len(r.losses) > 1)
         num_batches = pass_counts.most_common(1)[0][0] if pass_counts else 2
         # Half of the steps suffice: the first step after an evaluation also contains the events of
-        # the evaluation, so its batches seem to differ and it is not in ``summed_steps``.
-        # Two losses without a known loss function may belong to a GAN.
+        # the evaluation, so its groups of events differ and ``summed_steps`` does not contain it.
+        # If no loss function is recorded, two losses per step may be those of a GAN.
         if (
             not summed_steps
             or count_steps(summed_steps) < count_steps(accumulating_steps) / 2
@@ -165,7 +167,7 @@ UNNORMALIZED_ACCUMULATION = Rule(
     contradicted_by="A learning rate that is intentionally divided by the number of batches.",
     abstains="The loss is divided, weighted or a sum; the program changes gradients before the "
     "step; the backward passes belong to several tasks or networks; or other optimizers make a "
-    "step between them.",
+    "step between the backward passes.",
     settings=UnnormalizedAccumulationSettings(),
     judge=_judge,
 )

@@ -19,24 +19,27 @@ class VanishingGradientsSettings(Settings):
     min_steps: int = Field(
         4,
         ge=1,
-        description="Minimum number of measured steps with a vanishing gradient for a finding.",
+        description="A finding requires at least this number of measured steps with a vanishing "
+        "gradient.",
     )
     min_weights_per_step: int = Field(
-        4, ge=1, description="Minimum number of measured weights for a step to count."
+        4,
+        ge=1,
+        description="A measured step counts only if at least this number of weights was measured.",
     )
     max_ratio: float = Field(
         1e-6,
         gt=0,
-        description="The gradient of a weight vanishes if its norm, divided by the norm of the "
-        "weight, is below this share of the largest such ratio of all weights in the step.",
+        description="Each weight has a ratio of gradient norm to weight norm. A gradient vanishes "
+        "if its ratio is positive and below this share of the largest ratio in the step.",
     )
 
 
 _PARAMETRIZED = ".parametrizations."
 """Part of the name of a parametrized weight. Such weights are left out. Weight normalization, for
 example, splits a weight into a length and a direction. The gradient of the direction is always
-orthogonal to the direction, and 0 if it has a single element. Its norm therefore does not show
-whether gradients vanish."""
+orthogonal to the direction, and 0 for a direction with a single element. The norm of this gradient
+therefore does not show whether gradients vanish."""
 
 
 def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -67,9 +70,9 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: in {len(vanishing_gradients)} of "
                 f"{len(measurements)} measured steps, the smallest ratio of gradient norm to "
-                f"weight norm is below {rule.settings.max_ratio:.0e} times the largest one. At "
-                f"step {step}, the ratio of {names[parameter]} is {relative_ratio:.1e} times the "
-                "largest one.",
+                f"weight norm is below {rule.settings.max_ratio:.0e} times the largest "
+                f"ratio. At step {step}, the ratio of {names[parameter]} is {relative_ratio:.1e} "
+                "times the largest ratio.",
                 cause="The gradient shrinks from layer to layer, so the layers far from the loss "
                 "do not learn.",
                 fix="Use residual connections, normalization layers, or an activation function "
@@ -85,11 +88,11 @@ VANISHING_GRADIENTS = Rule(
     name="gradients do not vanish between layers",
     fault="vanishing gradients",
     priority=250,
-    requires="Four measured steps with four weights each.",
-    contradicted_by="A gradient of this weight that, relative to the norm of the weight, is as "
-    "large as those of other weights.",
-    abstains="Gradients are exactly zero (other rules report that); the weight is parametrized; or "
-    "fewer than eight in ten measured steps have a vanishing gradient.",
+    requires="At least four measured steps, each with at least four measured weights.",
+    contradicted_by="A ratio of gradient norm to weight norm that is as large for this weight as "
+    "for other weights.",
+    abstains="Gradients are exactly zero (other rules report such gradients); the weight is "
+    "parametrized; or fewer than eight in ten measured steps have a vanishing gradient.",
     settings=VanishingGradientsSettings(),
     judge=_judge,
 )

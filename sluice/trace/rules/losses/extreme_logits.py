@@ -14,21 +14,24 @@ class ExtremeLogitsSettings(Settings):
     """Thresholds of the rule ``EXTREME_LOGITS``."""
 
     max_logit: float = Field(
-        10.0, gt=0, description="Largest absolute logit that is normal before training."
+        10.0,
+        gt=0,
+        description="A finding requires that the absolute value of a logit exceeds this before the "
+        "first optimizer step.",
     )
     min_loss_ratio: float = Field(
         2.0,
         gt=0,
-        description="Minimum ratio of the loss to the loss of equal probabilities for all "
-        "classes, for a finding.",
+        description="A finding requires a loss of more than this factor times ln(number of "
+        "classes), which is the loss of equal probabilities for all classes.",
     )
 
 
 def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for records in group_by_function(training_loss_calls(trace, "cross_entropy")).values():
-        # Extreme logits after a step may be caused by its update, for example by a learning rate
-        # that is too high.
+        # Only calls before the first step count. Later, extreme logits may be caused by an update,
+        # for example by a learning rate that is too high.
         extreme_calls = (
             r
             for r in records
@@ -48,8 +51,8 @@ def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFindin
                 what=f"Logits range from {record.smallest:.3g} to {record.largest:.3g} at step 1. "
                 f"The loss is {record.value:.3g}; equal probabilities would give "
                 f"{math.log(record.input_shape[1]):.3g}.",
-                cause="The network is confident and wrong before training: the first steps only "
-                "correct that.",
+                cause="The network is confident and wrong before training. The first steps only "
+                "make the logits smaller.",
                 fix="Initialize the weights of the last layer with smaller values, or scale the "
                 "inputs.",
                 smallest=record.smallest,
@@ -63,7 +66,7 @@ EXTREME_LOGITS = Rule(
     name="logits are moderate at the start of training",
     fault="extreme logits",
     priority=500,
-    requires="A differentiable call of cross_entropy before the first optimizer step.",
+    requires="A call of cross_entropy with gradients enabled, before the first optimizer step.",
     contradicted_by="A network that was pretrained on other classes.",
     abstains="The logits are large and correct, or the loss is not a mean.",
     settings=ExtremeLogitsSettings(),

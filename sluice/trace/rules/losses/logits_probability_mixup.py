@@ -24,14 +24,16 @@ class LogitsProbabilityMixupSettings(Settings):
     min_calls: int = Field(
         4,
         ge=1,
-        description="Minimum number of sampled calls for a finding if only the values indicate the "
-        "fault, and not the operation that produced them. All sampled calls must then indicate it.",
+        description="A finding from the input values alone requires at least this number of "
+        "sampled calls, and all of them must show the fault. A single call suffices if its input "
+        "comes from a softmax or sigmoid, or if binary_cross_entropy receives values outside "
+        "[0, 1].",
     )
     min_log_sum_deviation: float = Field(
         0.1,
         gt=0,
-        description="Values above 0 are not log-probabilities if the sum of exp(value) over the "
-        "classes deviates from 1 by more than this.",
+        description="For nll_loss, inputs above 0 count as a fault only if a row's sum of "
+        "exp(input) over the classes deviates from 1 by more than this.",
     )
 
 
@@ -56,11 +58,11 @@ def _are_probabilities(settings: LogitsProbabilityMixupSettings, record: LossRec
 
 @dataclass(frozen=True, slots=True)
 class _Mixup:
-    """A call of a loss function with another kind of input than it expects."""
+    """A call of a loss function with another kind of input than the function expects."""
 
-    received: str
+    received_text: str
     """Description of the values that the function received."""
-    expected: str
+    expected_text: str
     """Kind of values that the function expects."""
     is_conclusive: bool
     """Whether this call suffices for a finding. If not, all sampled calls must be mix-ups."""
@@ -71,7 +73,7 @@ def _find_mixup(settings: LogitsProbabilityMixupSettings, record: LossRecord) ->
     producer = record.producer_node
     is_sigmoid, is_softmax = producer.startswith("Sigmoid"), producer.startswith("Softmax")
     activation_text = f"outputs of a {'sigmoid' if is_sigmoid else 'softmax'} in [0, 1]"
-    # These two are recorded only if their input is the output of a softmax or sigmoid.
+    # Manual losses are recorded only if their input is the output of a softmax or sigmoid.
     if record.kind in (MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS):
         return _Mixup(activation_text, "logits", is_conclusive=True)
     if record.kind == "cross_entropy":
@@ -82,7 +84,7 @@ def _find_mixup(settings: LogitsProbabilityMixupSettings, record: LossRecord) ->
     if record.kind == "binary_cross_entropy_with_logits":
         if is_sigmoid or is_softmax:
             return _Mixup(activation_text, "logits", is_conclusive=True)
-        # Constant logits, such as those of a layer with zero weights, are no sign of probabilities.
+        # Constant values are excluded: a layer with zero weights outputs constant logits, too.
         if producer and 0 <= record.smallest < record.largest <= 1:
             return _Mixup("only values in [0, 1]", "logits", is_conclusive=False)
     if record.kind == "nll_loss" and not producer.startswith("LogSoftmax"):
@@ -107,7 +109,7 @@ def _find_mixup(settings: LogitsProbabilityMixupSettings, record: LossRecord) ->
 
 
 _UNKNOWN_PRODUCER = "operation that limits the values to [0, 1]"
-"""Text for the producer in a fix if only the values indicate the fault."""
+"""Text that replaces ``{producer}`` in a fix if only the values show the fault."""
 
 _FIX = {
     "cross_entropy": "Pass the output of the last linear layer to F.cross_entropy; "
@@ -142,18 +144,18 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
         needs_confirmation = not mixup.is_conclusive and kind == "binary_cross_entropy_with_logits"
         producer = (
             "sigmoid"
-            if "sigmoid" in mixup.received
+            if "sigmoid" in mixup.received_text
             else "softmax"
             if mixup.is_conclusive
             else _UNKNOWN_PRODUCER
         )
-        effect = (
+        effect_text = (
             "For values outside [0, 1] it raises an error; on a GPU, a device-side assertion fails."
             if kind == "binary_cross_entropy"
             else "The value of the loss is wrong, and its gradients are too small or point in "
             "another direction."
         )
-        origin = f" (produced by {record.producer_node})" if record.producer_node else ""
+        origin_text = f" (produced by {record.producer_node})" if record.producer_node else ""
         sums_text = (
             f", row sums {record.min_row_sum:.4g} to {record.max_row_sum:.4g}"
             if kind == "cross_entropy" and not math.isnan(record.min_row_sum)
@@ -168,9 +170,9 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
             rule.finding(
                 severity="confirm" if needs_confirmation else "error",
                 step=record.step + 1,
-                what=f"{kind} received {mixup.received}{origin} in {len(mixups)} of {len(records)} "
-                f"sampled calls{range_text}{sums_text}.",
-                cause=f"The function expects {mixup.expected}. {effect}",
+                what=f"{kind} received {mixup.received_text}{origin_text} in {len(mixups)} of "
+                f"{len(records)} sampled calls{range_text}{sums_text}.",
+                cause=f"The function expects {mixup.expected_text}. {effect_text}",
                 fix=_FIX[kind].format(producer=producer),
                 smallest=record.smallest,
                 largest=record.largest,
@@ -184,13 +186,12 @@ LOGITS_PROBABILITY_MIXUP = Rule(
     name="a loss function receives logits or probabilities as it expects",
     fault="logits-probability mix-up",
     priority=520,
-    requires="A differentiable call of cross_entropy, nll_loss, kl_div, binary_cross_entropy or "
-    "binary_cross_entropy_with_logits; or a cross entropy or logistic loss that the program "
-    "computes itself.",
+    requires="A call of cross_entropy, nll_loss, kl_div, binary_cross_entropy or "
+    "binary_cross_entropy_with_logits with gradients enabled; or a cross entropy or logistic loss "
+    "that the program computes itself.",
     contradicted_by="Logits that are intentionally restricted to [0, 1].",
-    abstains="All sampled calls receive the expected values. If the operation that produced the "
-    "unexpected values is unknown: one call receives the expected values, or fewer than four calls "
-    "are sampled.",
+    abstains="All sampled calls receive the expected values. If only the values show the fault: "
+    "one call receives the expected values, or fewer than four calls are sampled.",
     settings=LogitsProbabilityMixupSettings(),
     judge=_judge,
 )

@@ -63,7 +63,7 @@ LOSS_BROADCASTING = Rule(
     name="outputs and targets of a loss have the same shape",
     fault="loss broadcasting",
     priority=510,
-    requires="Either a differentiable call of a regression loss of torch.nn.functional, or a "
+    requires="A call of a regression loss of torch.nn.functional with gradients enabled, or a "
     "subtraction of outputs and targets in the program's own loss code.",
     contradicted_by="An intentional loss over all pairs.",
     abstains="Broadcasting repeats only the outputs or only the targets, such as one target for "

@@ -20,8 +20,8 @@ class LossDivergenceSettings(Settings):
     min_weight_growth: float = Field(
         3.0,
         gt=1,
-        description="Minimum factor by which the norm of all weights grows from the last measured "
-        "step before the jump to the next measured step, for a finding.",
+        description="A finding requires that the norm of all weights grows by at least this factor "
+        "from the last measured step before the jump to the next measured step.",
     )
     min_rate_increase: float = Field(
         5.0,
@@ -32,8 +32,9 @@ class LossDivergenceSettings(Settings):
     max_steps_from_jump: int = Field(
         32,
         ge=1,
-        description="Number of steps before and after the jump whose learning rates count as rates "
-        "around the jump. It is large, because not every change of the learning rate is recorded.",
+        description="A learning rate counts as around the jump if it was recorded at most this "
+        "number of steps before or after the jump. The number is large, because not every change "
+        "of the learning rate is recorded.",
     )
     jump: LossJumpSettings = Field(
         LossJumpSettings(), description="Thresholds of a jump of the loss."
@@ -44,21 +45,22 @@ def _weight_norm(trace: Trace, statistics: OptimizerStatistics) -> float:
     return math.hypot(*(statistics.weight_norms[i] for i in weight_positions(trace, statistics)))
 
 
-def _rate_increase(
-    settings: LossDivergenceSettings, rates: LearningRates | None, step: int
+def _find_rate_increase(
+    settings: LossDivergenceSettings, rates: LearningRates | None, jump_step: int
 ) -> tuple[float, float] | None:
-    """Return (highest learning rate before a jump, highest learning rate around it).
+    """Return (highest learning rate before the steps around a jump, highest rate in these steps).
 
-    Around the jump means at most ``max_steps_from_jump`` steps from ``step``; before it means all
-    earlier steps. None if one of the two rates is unknown, or if their ratio is below
-    ``min_rate_increase``.
+    The steps around the jump are at most ``max_steps_from_jump`` steps from ``jump_step``. None if
+    one of the two rates is unknown, or if their ratio is below ``min_rate_increase``.
     """
     if rates is None:
         return None
-    changes = list(zip(rates.steps, rates.values, strict=True))
+    rate_changes = list(zip(rates.steps, rates.values, strict=True))
     distance = settings.max_steps_from_jump
-    rate_before = max((rate for s, rate in changes if s < step - distance), default=0.0)
-    rate_around = max((rate for s, rate in changes if abs(s - step) <= distance), default=0.0)
+    rate_before = max((rate for s, rate in rate_changes if s < jump_step - distance), default=0.0)
+    rate_around = max(
+        (rate for s, rate in rate_changes if abs(s - jump_step) <= distance), default=0.0
+    )
     if 0 < rate_before * settings.min_rate_increase <= rate_around:
         return rate_before, rate_around
     return None
@@ -82,11 +84,12 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
         return ()
     step_after, statistics_after = later_measurements[0]
     norm_before = _weight_norm(trace, earlier_statistics[-1])
-    growth = _weight_norm(trace, statistics_after) / norm_before if norm_before else math.nan
+    weight_growth = _weight_norm(trace, statistics_after) / norm_before if norm_before else math.nan
     # ``not >=`` includes a growth that is NaN.
-    if not growth >= rule.settings.min_weight_growth or math.isinf(growth):
+    if not weight_growth >= rule.settings.min_weight_growth or math.isinf(weight_growth):
         return ()
-    rate_increase = _rate_increase(rule.settings, learning_rates(trace, optimizers[0]), jump.step)
+    rates = learning_rates(trace, optimizers[0])
+    rate_increase = _find_rate_increase(rule.settings, rates, jump.step)
     if rate_increase is None:
         rate = max(statistics_after.rates)
         increase_text, rate_text = "", f", at a learning rate of {rate:.3g}"
@@ -116,12 +119,12 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
             what=f"{optimizer_name(trace, optimizers[0])}: at step {jump.step} the loss jumps and "
             f"does not recover. Its median is {jump.median_before:.4g} before the jump and "
             f"{jump.median_after:.4g} after it.{increase_text} At step {step_after} the norm of "
-            f"the weights is {growth:,.1f} times the norm before the jump{rate_text}.",
+            f"the weights is {weight_growth:,.1f} times the norm before the jump{rate_text}.",
             cause=cause,
             fix=fix,
             loss_before=jump.median_before,
             loss_after=jump.median_after,
-            weight_growth=growth,
+            weight_growth=weight_growth,
             rate=rate,
         ),
     )
@@ -131,8 +134,9 @@ LOSS_DIVERGENCE = Rule(
     name="the loss does not jump and stay high",
     fault="learning rate too high",
     priority=270,
-    requires="A loss that exceeds the 64 losses before it, or all of them if there are fewer; 16 "
-    "losses before it and 16 after it; and measured steps before and after it.",
+    requires="A loss that exceeds each of the preceding 64 losses, or all preceding losses if "
+    "there are fewer. At least 16 losses and one measured step precede this loss, and the same "
+    "number follows.",
     contradicted_by="A loss that recovers, or weights that keep their size.",
     abstains="There are several optimizers or a gradient scaler, or other parameters are trained "
     "after the jump.",

@@ -15,13 +15,15 @@ from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_op
 class LossNotDecreasingSettings(Settings):
     """Thresholds of the rule ``LOSS_NOT_DECREASING``."""
 
-    min_losses: int = Field(40, ge=4, description="Minimum number of finite losses for a finding.")
+    min_losses: int = Field(
+        40, ge=4, description="A finding requires at least this number of finite losses."
+    )
     min_network_target_share: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="The rule reports nothing if, in at least this share of the steps, a network "
-        "computes the targets, or the loss contains gradients of a network.",
+        description="The rule reports nothing if at least this share of the steps has targets that "
+        "a network computes, or a loss that contains gradients of a network.",
     )
 
 
@@ -33,26 +35,26 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
         return ()
     if _has_network_targets(rule.settings, trace, optimizers[0]):
         return ()
-    quarter = len(losses) // 4
-    first_losses = [v for _, v in losses[:quarter]]
-    last_losses = [v for _, v in losses[-quarter:]]
+    quarter_length = len(losses) // 4
+    first_losses = [v for _, v in losses[:quarter_length]]
+    last_losses = [v for _, v in losses[-quarter_length:]]
     num_lower_pairs = sum(last < first for first in first_losses for last in last_losses)
-    share_lower = num_lower_pairs / quarter**2
+    share_lower = num_lower_pairs / quarter_length**2
     # Without a trend, the later loss is lower in about half of the pairs (Mann-Whitney U test).
     if share_lower >= 0.5:
         return ()
     return (
         rule.finding(
             severity="warning",
-            step=losses[-quarter][0],
+            step=losses[-quarter_length][0],
             what="The loss does not decrease. Its median is "
-            f"{statistics.median(first_losses):.4g} in the first {quarter} recorded steps and "
-            f"{statistics.median(last_losses):.4g} in the last {quarter}. If each of the first "
-            f"losses is paired with each of the last, the later one is lower in {share_lower:.0%} "
-            "of the pairs.",
+            f"{statistics.median(first_losses):.4g} in the first {quarter_length} recorded steps "
+            f"and {statistics.median(last_losses):.4g} in the last {quarter_length}. If each of "
+            "these first losses is paired with each of these last losses, the last loss is lower "
+            f"in {share_lower:.0%} of the pairs.",
             cause="The network does not learn, or what it learns does not reduce the loss.",
-            fix="Overfit a single batch: if the loss does not decrease there, the fault is in "
-            "the program, not in the data.",
+            fix="Train on a single batch only. If the loss does not decrease either, the fault is "
+            "in the program, not in the data.",
             share_lower=share_lower,
             num_known=len(losses),
         ),
@@ -64,7 +66,7 @@ def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, opti
 
     A forward pass without gradients indicates that a network computes targets, as in Q-learning. A
     call of ``torch.autograd.grad`` indicates that the loss contains gradients, as in energy-based
-    models. Such targets and losses change during training.
+    models. Such targets and losses change during training, so the loss need not decrease.
     """
     steps = steps_of(trace, optimizer)
     target_steps = tuple(
@@ -72,7 +74,7 @@ def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, opti
         for step in steps
         if any(
             event.kind == "grad" or (event.kind == "forward" and "grad" not in event.flags)
-            for event in step.sequence.events[: step.position]
+            for event in step.sequence.events[: step.end_position]
         )
     )
     min_steps = settings.min_network_target_share * count_steps(steps)
@@ -83,8 +85,8 @@ LOSS_NOT_DECREASING = Rule(
     name="the loss decreases",
     fault="loss not decreasing",
     priority=290,
-    requires="40 finite losses of one optimizer with one backward pass per step.",
-    contradicted_by="Lower losses in the last quarter than in the first.",
+    requires="At least 40 finite losses; one optimizer, and one backward pass per step.",
+    contradicted_by="Lower losses in the last quarter than in the first quarter.",
     abstains="There are several optimizers, or several losses per step; there is a gradient "
     "scaler; a network computes the targets; or the loss contains gradients.",
     settings=LossNotDecreasingSettings(),

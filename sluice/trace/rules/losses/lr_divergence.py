@@ -17,8 +17,8 @@ class LrDivergenceSettings(Settings):
     num_start_losses: int = Field(
         3,
         ge=1,
-        description="Number of losses at the start of the run. The lowest of them is the loss at "
-        "the start.",
+        description="The loss at the start is the lowest finite loss among this number of first "
+        "losses.",
     )
     min_rise: float = Field(
         30.0,
@@ -29,27 +29,28 @@ class LrDivergenceSettings(Settings):
     min_rise_at_end: float = Field(
         5.0,
         gt=1,
-        description="A later loss counts as recovered if it is finite and below this factor times "
-        "the loss at the start. For a finding, at most a tenth of the losses in the second half "
-        "of the steps after the divergence may have recovered.",
+        description="A loss counts as recovered if it is finite and below this factor times the "
+        "loss at the start. Of the losses from the first diverged loss on, the second half is "
+        "inspected. A finding requires that at most a tenth of these losses have recovered.",
     )
     min_finite_rise: float = Field(
         3.0,
         gt=1,
-        description="Minimum ratio of the largest finite loss to the loss at the start, for a "
-        "finding. If the loss is non-finite at once, the learning rate is not the cause.",
+        description="A finding requires a finite loss of at least this factor times the loss at "
+        "the start. A loss that becomes non-finite without such a rise has another cause than the "
+        "learning rate.",
     )
     max_steps_after_rise: int = Field(
         8,
         ge=0,
-        description="Number of steps after the loss begins to rise in which a large update still "
-        "counts as the cause.",
+        description="A large update counts as the cause up to this number of steps after the loss "
+        "begins to rise.",
     )
     min_update_ratio: float = Field(
         0.1,
         gt=0,
-        description="Minimum ratio of the norm of a weight's update to the norm of the weight, "
-        "for a finding.",
+        description="A finding requires that a step changes a weight by at least this factor times "
+        "the norm of the weight.",
     )
 
 
@@ -73,9 +74,9 @@ def _detect_divergence(
     later_losses = [v for _, v in losses[diverged_index:]]
     last_half = later_losses[len(later_losses) // 2 :]
     max_recovered_loss = settings.min_rise_at_end * start_loss
-    num_recovered = sum(math.isfinite(v) and v < max_recovered_loss for v in last_half)
-    # Even with a network that has diverged, a few batches have a low loss by chance.
-    if num_recovered > len(last_half) // 10:
+    num_recovered_losses = sum(math.isfinite(v) and v < max_recovered_loss for v in last_half)
+    # A tenth of the losses may be low: even a diverged network has a low loss on a few batches.
+    if num_recovered_losses > len(last_half) // 10:
         return None
     # The loss begins to diverge where it is first more than twice the loss at the start.
     max_normal_loss = min(2.0, settings.min_rise) * start_loss
@@ -128,7 +129,7 @@ LR_DIVERGENCE = Rule(
     name="the loss does not diverge",
     fault="learning rate too high",
     priority=260,
-    requires="Six losses of one optimizer, and a measured step.",
+    requires="At least six losses of one optimizer, and a measured step.",
     contradicted_by="A loss that recovers, or updates that are small relative to the weights.",
     abstains="There are several optimizers; there is a gradient scaler; or the loss is not "
     "positive at the start.",

@@ -19,9 +19,9 @@ class NonfiniteLossSettings(Settings):
     min_nonfinite_losses: int = Field(
         2,
         ge=1,
-        description="Minimum number of non-finite losses, or of evaluations with a non-finite "
-        "loss, for severity 'error'. The last loss or evaluation of the run must be non-finite as "
-        "well.",
+        description="Severity 'error' requires at least this number of non-finite losses, "
+        "including the last loss of the run. The same holds for evaluations with a "
+        "non-finite loss.",
     )
 
 
@@ -40,7 +40,7 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
     if corrupted_record is None:
         what = f"The loss is {value} at step {step}, and {count_text}."
         cause = (
-            "A step with this loss makes all weights non-finite."
+            "An optimizer step with the gradients of this loss makes all weights non-finite."
             if is_last_nonfinite
             else "Later losses are finite, so the weights may be intact."
         )
@@ -82,12 +82,12 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
 
 
 def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    """Report evaluations with a non-finite loss, if all training losses are finite."""
+    """Report evaluations with a non-finite loss, if all recorded training losses are finite."""
     # Scaled losses are included, because only their finiteness matters.
     losses = [value for record in trace.scalars for value in record.losses]
     if not losses or not all(map(math.isfinite, losses)):
         return ()
-    # The program may exclude elements of a loss with the reduction 'none'.
+    # Losses with the reduction 'none' are skipped: the program may exclude non-finite elements.
     unreduced_losses = {
         (r.network, r.kind) for r in trace.losses if not r.is_learning and r.reduction == "none"
     }
@@ -99,7 +99,7 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
             or (nonfinite_evaluations[0].network, nonfinite_evaluations[0].kind) in unreduced_losses
         ):
             continue
-        first = nonfinite_evaluations[0]
+        first_record = nonfinite_evaluations[0]
         is_last_nonfinite = nonfinite_evaluations[-1] is evaluations[-1]
         is_persistent = (
             is_last_nonfinite and len(nonfinite_evaluations) >= rule.settings.min_nonfinite_losses
@@ -107,13 +107,14 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
         findings.append(
             rule.finding(
                 severity="error" if is_persistent else "warning",
-                step=first.step,
-                what=f"{network_name(trace, first.network)}: the validation loss ({first.kind}) is "
-                f"{first.mean} after step {first.step}, and non-finite in "
-                f"{len(nonfinite_evaluations)} of {len(evaluations)} evaluations. All "
-                "recorded training losses are finite.",
-                cause="A validation batch or the code for the evaluation causes it, such as NaN in "
-                "the inputs or targets, a batch without targets, or a division by 0.",
+                step=first_record.step,
+                what=f"{network_name(trace, first_record.network)}: the validation loss "
+                f"({first_record.kind}) is {first_record.mean} after step "
+                f"{first_record.step}, and non-finite in {len(nonfinite_evaluations)} of "
+                f"{len(evaluations)} evaluations. All recorded training losses are finite.",
+                cause="The validation data or the evaluation code produces the non-finite value, "
+                "for example by NaN in the inputs or targets, a batch without targets, or a "
+                "division by 0.",
                 fix="Find the first validation batch with a non-finite loss. Check its inputs and "
                 "targets, and the outputs of the network in evaluation mode.",
                 num_bad=len(nonfinite_evaluations),

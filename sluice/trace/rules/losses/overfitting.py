@@ -17,68 +17,70 @@ from sluice.trace.rules._helpers.measurements import step_losses
 class OverfittingSettings(Settings):
     """Thresholds of the rule ``OVERFITTING``.
 
-    The rule compares the validation loss with the loss of the backward passes. This is valid only
-    if both come from the same loss function. Therefore, training calls of the validation loss
-    function must match: their results must equal the loss of the backward pass in the same step.
+    The rule compares the validation loss with the loss of the backward passes. The comparison is
+    valid only if both come from the same loss function. Therefore, training calls of the validation
+    loss function must match: their results must equal the loss of the backward pass in their step.
     """
 
     min_matches: int = Field(
         3,
         ge=1,
-        description="Minimum number of matching calls for a finding. A training call of the "
-        "validation loss function matches if its result is the loss of that step's backward pass.",
+        description="A finding requires at least this number of matching calls. A training call of "
+        "the validation loss function matches if its result equals the loss of the backward pass "
+        "in the same step.",
     )
     min_match_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of matching calls among the training calls of the validation "
-        "loss function, for a finding. Calls that do not match show that the program minimizes "
+        description="A finding requires that at least this share of the training calls of the "
+        "validation loss function match. Calls that do not match show that the program minimizes "
         "another loss.",
     )
     equal_tolerance: float = Field(
         1e-3,
         gt=0,
-        description="Maximum relative difference between the result of a call and the loss of the "
-        "backward pass for the two to count as equal.",
+        description="The result of a call and the loss of a backward pass count as equal up to "
+        "this relative difference.",
     )
     recent_start_share: float = Field(
         0.75,
         gt=0,
         le=1,
         description="Fraction of all steps at which the last part of the run begins. Only training "
-        "losses of this part are compared, and the last evaluation must be in it.",
+        "losses of this part are compared. The last evaluation must be in this part, too.",
     )
     min_evaluations: int = Field(
         4,
         ge=2,
-        description="Minimum number of evaluations for a rise of the validation loss to count.",
+        description="A rise of the validation loss counts only with at least this number of "
+        "evaluations.",
     )
-    min_ratio: float = Field(
+    min_ratio_after_rise: float = Field(
         10.0,
         gt=1,
-        description="Minimum ratio of the validation loss to the training loss for a finding if "
-        "the validation loss has risen.",
+        description="If the validation loss has risen, a finding requires that the validation loss "
+        "is at least this factor times the training loss.",
     )
     min_ratio_without_rise: float = Field(
         100.0,
         gt=1,
-        description="Minimum ratio of the validation loss to the training loss for a finding if "
-        "the validation loss has not risen. The validation loss must then also exceed the loss of "
-        "equal probabilities for all classes. One of 301 healthy runs reached a ratio of 48.",
+        description="If the validation loss has not risen, a finding requires that the validation "
+        "loss exceeds both this factor times the training loss and the loss of equal probabilities "
+        "for all classes. The highest ratio of the two losses in 301 healthy runs was 48.",
     )
     min_rise: float = Field(
         1.5,
         gt=1,
-        description="Minimum ratio of each of the last two validation losses to the lowest one "
-        "for the validation loss to count as risen.",
+        description="The validation loss counts as risen if each of the last two values is at "
+        "least this factor times the lowest value.",
     )
     min_remaining_share: float = Field(
         0.25,
         gt=0,
         le=1,
         description="A rise does not count if the last validation loss is below this share of the "
-        "first one: it is then still far lower than at the start.",
+        "first validation loss, because the network is then still far better than at the start.",
     )
 
 
@@ -121,60 +123,65 @@ def _uniform_loss(kind: str, calls: list[LossRecord]) -> float:
 
 
 def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    # The last evaluation may be that of an earlier checkpoint, loaded after the last step.
+    # If weights were loaded after the last step, the last evaluation may be that of a checkpoint.
     if any(load.role == "network" and load.step == trace.num_steps for load in trace.loads):
         return ()
     for evaluations in evaluation_series(trace):
-        last = evaluations[-1]
-        calls = _calls_of_minimized_loss(rule.settings, trace, last)
-        recent_start = rule.settings.recent_start_share * trace.num_steps
+        last_evaluation = evaluations[-1]
+        calls = _calls_of_minimized_loss(rule.settings, trace, last_evaluation)
+        recent_start_step = rule.settings.recent_start_share * trace.num_steps
         recent_losses = [
-            v for step, v in step_losses(trace) if step >= recent_start and math.isfinite(v)
+            v for step, v in step_losses(trace) if step >= recent_start_step and math.isfinite(v)
         ]
-        if not calls or not recent_losses or last.step < recent_start:
+        if not calls or not recent_losses or last_evaluation.step < recent_start_step:
             continue
         training_loss = statistics.median(recent_losses)
-        if training_loss < 0 or last.mean < rule.settings.min_ratio * training_loss:
+        if (
+            training_loss < 0
+            or last_evaluation.mean < rule.settings.min_ratio_after_rise * training_loss
+        ):
             continue
-        best = min(evaluations, key=lambda record: record.mean)
-        uniform_loss = _uniform_loss(last.kind, calls)
+        best_evaluation = min(evaluations, key=lambda record: record.mean)
+        uniform_loss = _uniform_loss(last_evaluation.kind, calls)
         has_risen = (
             len(evaluations) >= rule.settings.min_evaluations
             and min(record.mean for record in evaluations[-2:])
-            >= rule.settings.min_rise * best.mean
+            >= rule.settings.min_rise * best_evaluation.mean
             > 0
-            and last.mean >= rule.settings.min_remaining_share * evaluations[0].mean
+            and last_evaluation.mean >= rule.settings.min_remaining_share * evaluations[0].mean
         )
-        is_far_above = last.mean > max(
+        is_far_above = last_evaluation.mean > max(
             uniform_loss, rule.settings.min_ratio_without_rise * training_loss
         )
         if not has_risen and not is_far_above:
             continue
         lowest_text = (
-            f"; the lowest validation loss was {best.mean:.3g} after step {best.step}"
+            f"; the lowest validation loss was {best_evaluation.mean:.3g} after step "
+            f"{best_evaluation.step}"
             if has_risen
             else ""
         )
         uniform_text = (
             f"; equal probabilities for all classes would give {uniform_loss:.3g}"
-            if last.mean > uniform_loss
+            if last_evaluation.mean > uniform_loss
             else ""
         )
         return (
             rule.finding(
                 severity="warning",
-                step=best.step + 1 if has_risen else last.step,
-                what=f"{network_name(trace, last.network)}: the validation loss ({last.kind}) is "
-                f"{last.mean:.3g} after step {last.step}; the training loss is "
-                f"{training_loss:.3g}{lowest_text}{uniform_text}.",
+                step=best_evaluation.step + 1 if has_risen else last_evaluation.step,
+                what=f"{network_name(trace, last_evaluation.network)}: the validation loss "
+                f"({last_evaluation.kind}) is {last_evaluation.mean:.3g} after step "
+                f"{last_evaluation.step}; the training loss is {training_loss:.3g}"
+                f"{lowest_text}{uniform_text}.",
                 cause="The network memorizes the training rows, or the validation rows are "
                 "preprocessed or sampled differently.",
                 fix="First compare a training row with a validation row. Then keep the weights "
                 "with the lowest validation loss and stop there. More data, weight decay, dropout "
                 "or a smaller network narrow the gap.",
-                validation_loss=last.mean,
+                validation_loss=last_evaluation.mean,
                 training_loss=training_loss,
-                lowest_validation_loss=best.mean,
+                lowest_validation_loss=best_evaluation.mean,
             ),
         )
     return ()
@@ -185,13 +192,13 @@ OVERFITTING = Rule(
     fault="overfitting",
     priority=590,
     requires="A loss function whose result is the loss of the backward passes, and that is also "
-    "called in four evaluations without gradients. One evaluation suffices if its loss exceeds "
-    "both the loss of equal probabilities and a hundred times the training loss.",
+    "called in at least four evaluations without gradients. One evaluation suffices if its loss "
+    "exceeds both the loss of equal probabilities and a hundred times the training loss.",
     contradicted_by="A later validation loss that is as low as the lowest one, or a training loss "
     "that is close to the validation loss.",
     abstains="Losses are negative or scaled; the validation loss is below ten times the training "
-    "loss; the validation loss rose, but is below a quarter of the first one; or weights are "
-    "loaded after the last step.",
+    "loss; the validation loss rose, but is below a quarter of the first validation loss; or "
+    "weights are loaded after the last step.",
     settings=OverfittingSettings(),
     judge=_judge,
 )

@@ -44,7 +44,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 step=first_step,
                 what=f"{network.name} was evaluated "
                 f"{pluralize(num_evaluations_in_train_mode, 'time')} without gradients, on batches "
-                "of a loader that is not used for its training. It was always in training mode.",
+                "of a loader that is not used for its training. It was in training mode each time.",
                 cause="Dropout makes the score noisy, and batch norm updates its statistics with "
                 "evaluation data.",
                 fix="Call model.eval() before an evaluation and model.train() after it.",

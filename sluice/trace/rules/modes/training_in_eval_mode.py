@@ -14,7 +14,7 @@ class TrainingInEvalModeSettings(Settings):
     """Thresholds of the rule ``TRAINING_IN_EVAL_MODE``."""
 
     min_steps: int = Field(
-        2, ge=1, description="Minimum number of steps in evaluation mode for a finding."
+        2, ge=1, description="A finding requires at least this number of steps in evaluation mode."
     )
 
 
@@ -40,7 +40,8 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
             for sequence in trace.sequences
             if sequence.first_step <= first_step
         )
-        # Partly frozen networks are fine-tuned, often with frozen batch norm statistics.
+        # A partly frozen network is reported only if an evaluation changed its mode. Fine-tuning
+        # often freezes batch norm statistics intentionally.
         if _is_partly_frozen(trace, network) and not (num_train_steps and stays_in_eval):
             continue
         findings.append(
@@ -54,7 +55,7 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
                 f"{first_step}.",
                 cause="Dropout is off and batch norm does not update its statistics"
                 + (
-                    ": the network was created in that mode, for example as a copy."
+                    ": the network was created in evaluation mode, for example as a copy."
                     if was_created_in_eval
                     else ": train() is not called after an evaluation."
                     if num_train_steps or stays_in_eval
@@ -79,35 +80,35 @@ def _calls_eval(sequence: StepSequence, network: int) -> bool:
 def _stays_in_eval(sequence: StepSequence, network: int) -> bool:
     """Whether the evaluation mode of an evaluation is still set when training continues."""
     training_event_ids = {id(event) for event in training_forwards(sequence, network)}
-    is_eval = was_evaluated = False
+    is_in_eval_mode = was_evaluated = False
     for event in sequence.events:
         if event.kind == "mode" and event.object_id in (network, -1):
             # "restored": code that restores the earlier mode calls train(False), which keeps
             # evaluation mode after the evaluation. Any other change of mode is intended.
-            was_evaluated = was_evaluated and is_eval and "restored" in event.flags
-            is_eval = "eval" in event.flags
+            was_evaluated = was_evaluated and is_in_eval_mode and "restored" in event.flags
+            is_in_eval_mode = "eval" in event.flags
         elif event.kind == "forward" and event.object_id == network:
             if id(event) in training_event_ids:
                 return was_evaluated and "training" not in event.flags
-            was_evaluated = was_evaluated or (is_eval and "grad" not in event.flags)
+            was_evaluated = was_evaluated or (is_in_eval_mode and "grad" not in event.flags)
     return False
 
 
 def _is_partly_frozen(trace: Trace, network: NetworkRecord) -> bool:
     membership = trace.membership
-    frozen = (
+    frozen_indices = (
         set()
         if membership is None
         else {p.index for p in membership.parameters if not p.is_trainable}
     )
-    return bool(frozen & set(network.parameters))
+    return bool(frozen_indices & set(network.parameters))
 
 
 TRAINING_IN_EVAL_MODE = Rule(
     name="networks are trained in training mode",
     fault="training in evaluation mode",
     priority=60,
-    requires="Two steps of a trained network that contains dropout or batch norm.",
+    requires="At least two steps of a trained network that contains dropout or batch norm.",
     contradicted_by="Fine-tuning with dropout and batch norm statistics intentionally disabled.",
     abstains="One of: only parts of the network are in evaluation mode, such as frozen batch norm; "
     "parts of the network are frozen, and it was never in training mode; parts of the network are "

@@ -22,29 +22,36 @@ from sluice.trace.rules._helpers.parameters import list_names
 class ParameterInTwoOptimizersSettings(Settings):
     """Thresholds of the rule ``PARAMETER_IN_TWO_OPTIMIZERS``."""
 
-    min_shared_steps: int = Field(
+    min_repeated_steps: int = Field(
         2,
         ge=1,
-        description="Minimum number of steps that use a gradient with which the other optimizer "
-        "has already made a step, for severity 'error'.",
+        description="Severity 'error' requires at least this number of repeated steps. A repeated "
+        "step uses a gradient with which the other optimizer has already made a step.",
     )
 
 
 def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
     """Yield pairs of optimizers with overlapping step ranges.
 
-    Optimizers that follow each other, such as a new one for every task, are not compared.
+    Optimizers that follow each other, such as a new optimizer for every task, are not compared.
     """
     step_ranges = sorted(
         (first_step_of(steps), last_step_of(steps), optimizer)
         for optimizer in stepping_optimizers(trace)
         if (steps := steps_of(trace, optimizer))
     )
-    active = list[tuple[int, int]]()  # last step and index of the optimizers in use
+    active_optimizers = list[tuple[int, int]]()  # (last step, index) of each optimizer in use
     for first_step, last_step, optimizer in step_ranges:
-        active = [(end, other) for end, other in active if end >= first_step]
-        yield from ((min(other, optimizer), max(other, optimizer)) for _, other in active)
-        active.append((last_step, optimizer))
+        active_optimizers = [
+            (end_step, other_optimizer)
+            for end_step, other_optimizer in active_optimizers
+            if end_step >= first_step
+        ]
+        yield from (
+            (min(other_optimizer, optimizer), max(other_optimizer, optimizer))
+            for _, other_optimizer in active_optimizers
+        )
+        active_optimizers.append((last_step, optimizer))
 
 
 def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -52,21 +59,27 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
     if membership is None:
         return ()
     findings = []
-    parameters = {record.index: set(record.parameters) for record in membership.optimizers}
-    for first, second in sorted(_concurrent_pairs(trace)):
-        shared_parameters = sorted(parameters.get(first, set()) & parameters.get(second, set()))
+    parameters_by_optimizer = {
+        record.index: set(record.parameters) for record in membership.optimizers
+    }
+    for first_optimizer, second_optimizer in sorted(_concurrent_pairs(trace)):
+        shared_parameters = sorted(
+            parameters_by_optimizer.get(first_optimizer, set())
+            & parameters_by_optimizer.get(second_optimizer, set())
+        )
         if not shared_parameters:
             continue
-        first_steps, second_steps = steps_of(trace, first), steps_of(trace, second)
+        first_steps = steps_of(trace, first_optimizer)
+        second_steps = steps_of(trace, second_optimizer)
         # The second of two steps on one gradient follows no backward pass. The gradient is still
         # "fresh" for this optimizer, because it is new since the optimizer's own last step.
         repeated_steps = tuple(
             s
             for s in (*first_steps, *second_steps)
-            if s.last_backward < 0 and "fresh" in s.end.flags
+            if s.last_backward_position < 0 and "fresh" in s.end_event.flags
         )
         num_repeated_steps = count_steps(repeated_steps)
-        has_repeated_steps = num_repeated_steps >= rule.settings.min_shared_steps
+        has_repeated_steps = num_repeated_steps >= rule.settings.min_repeated_steps
         names = [membership.name_of(parameter) for parameter in shared_parameters]
         findings.append(
             rule.finding(
@@ -76,8 +89,8 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
                 else max(first_step_of(first_steps), first_step_of(second_steps)),
                 what=f"{pluralize(len(shared_parameters), 'parameter')} "
                 f"{'is' if len(shared_parameters) == 1 else 'are'} in "
-                f"both {optimizer_name(trace, first)} and "
-                f"{optimizer_name(trace, second)}: {list_names(names)}."
+                f"both {optimizer_name(trace, first_optimizer)} and "
+                f"{optimizer_name(trace, second_optimizer)}: {list_names(names)}."
                 + (
                     f" Both stepped on the same gradient {num_repeated_steps} times."
                     if has_repeated_steps

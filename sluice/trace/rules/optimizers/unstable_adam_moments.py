@@ -23,7 +23,9 @@ class UnstableAdamMomentsSettings(Settings):
         "the first moment in this window are the usual norms.",
     )
     min_steps: int = Field(
-        20, ge=2, description="Minimum number of measured steps before a burst, for a finding."
+        20,
+        ge=2,
+        description="A finding requires at least this number of measured steps before the burst.",
     )
     warmup_steps: int = Field(
         100,
@@ -34,23 +36,26 @@ class UnstableAdamMomentsSettings(Settings):
     min_growth: float = Field(
         1.15,
         gt=1,
-        description="Minimum growth of the norm in a burst, as ratio of the norms at two "
-        "consecutive measured steps.",
+        description="In a burst, the norm at each measured step is more than this factor times the "
+        "norm at the previous measured step.",
     )
     num_growth_steps: int = Field(
-        5, ge=1, description="Number of consecutive measured steps at which the norm must grow."
+        5,
+        ge=1,
+        description="In a burst, the norm grows in at least this number of consecutive measured "
+        "steps.",
     )
     min_z_score: float = Field(
         3.0,
         gt=0,
-        description="Minimum z-score of the norm at the end of a burst, relative to the usual "
-        "norms, for a finding.",
+        description="A finding requires that the norm at the end of the burst exceeds the mean of "
+        "the usual norms by more than this number of standard deviations.",
     )
     min_ratio: float = Field(
         10.0,
         gt=1,
-        description="Minimum ratio of the norm at the end of a burst to the median of the usual "
-        "norms, for a finding.",
+        description="A finding requires that the norm at the end of the burst exceeds this factor "
+        "times the median of the usual norms.",
     )
 
 
@@ -70,15 +75,17 @@ def _find_first_burst(
 ) -> _Burst | None:
     """Return the first burst in the norms of the measured steps; None without one."""
     norms = [norm for _, norm in steps_and_norms]
-    for end in range(settings.min_steps + settings.num_growth_steps, len(norms)):
-        start = end - settings.num_growth_steps
-        burst = norms[start : end + 1]
-        if not all(b > settings.min_growth * a for a, b in itertools.pairwise(burst)):
+    for end_index in range(settings.min_steps + settings.num_growth_steps, len(norms)):
+        start_index = end_index - settings.num_growth_steps
+        burst_norms = norms[start_index : end_index + 1]
+        if not all(b > settings.min_growth * a for a, b in itertools.pairwise(burst_norms)):
             continue
-        usual_norms = norms[max(start - settings.window_steps, 0) : start]
+        usual_norms = norms[max(start_index - settings.window_steps, 0) : start_index]
         threshold = mean(usual_norms) + settings.min_z_score * pstdev(usual_norms)
-        if burst[-1] > threshold and burst[-1] > settings.min_ratio * median(usual_norms):
-            return _Burst(steps_and_norms[end][0], burst[-1], median(usual_norms))
+        if burst_norms[-1] > threshold and burst_norms[-1] > settings.min_ratio * median(
+            usual_norms
+        ):
+            return _Burst(steps_and_norms[end_index][0], burst_norms[-1], median(usual_norms))
     return None
 
 
@@ -103,7 +110,7 @@ def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[Trace
                 what=f"{optimizer_name(trace, optimizer)}: the norm of the first moment grew by "
                 f"more than {rule.settings.min_growth - 1:.0%} in each of "
                 f"{rule.settings.num_growth_steps} consecutive measured steps, to "
-                f"{burst.norm:.3g}. The median before the burst was {burst.usual_norm:.3g}.",
+                f"{burst.norm:.3g}. The median norm before the burst was {burst.usual_norm:.3g}.",
                 cause="Gradients grow faster than the optimizer can adapt: the next steps are "
                 "too large.",
                 fix="Lower the learning rate, clip gradients, or check the batches before this "
@@ -119,7 +126,7 @@ UNSTABLE_ADAM_MOMENTS = Rule(
     name="the moments of the optimizer are stable",
     fault="unstable Adam moments",
     priority=340,
-    requires="Twenty-six measured steps of an optimizer with first moments, after its first 100 "
+    requires="At least 26 measured steps of an optimizer with first moments, after its first 100 "
     "steps.",
     contradicted_by="A loss that continues to decrease.",
     abstains="The norm stays within ten times its usual size.",

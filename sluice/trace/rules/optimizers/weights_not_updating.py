@@ -22,7 +22,9 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 class WeightsNotUpdatingSettings(Settings):
     """Thresholds of the rule ``WEIGHTS_NOT_UPDATING``."""
 
-    min_steps: int = Field(8, ge=1, description="Minimum number of optimizer steps for a finding.")
+    min_steps: int = Field(
+        8, ge=1, description="A finding requires at least this number of optimizer steps."
+    )
 
 
 def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -35,7 +37,7 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
         if optimizer.index not in stepping_optimizers(trace):
             continue
         parameters = set(optimizer.parameters)
-        steps = tuple(s for s in steps_of(trace, optimizer.index) if s.end.kind == "step")
+        steps = tuple(s for s in steps_of(trace, optimizer.index) if s.end_event.kind == "step")
         num_steps = count_steps(steps)
         rates = [
             max(statistics.rates, default=0.0)
@@ -73,8 +75,8 @@ WEIGHTS_NOT_UPDATING = Rule(
     name="optimizer steps change the weights",
     fault="weights not updating",
     priority=300,
-    requires="Eight steps, and four samples of each parameter of the optimizer.",
-    contradicted_by="A changed value in any parameter.",
+    requires="At least eight steps, and at least four samples of each parameter of the optimizer.",
+    contradicted_by="A changed value of any parameter of the optimizer.",
     abstains="Fewer than three measured steps have a positive learning rate.",
     settings=WeightsNotUpdatingSettings(),
     judge=_judge,

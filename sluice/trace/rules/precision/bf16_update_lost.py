@@ -15,21 +15,23 @@ from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping
 class Bf16UpdateLostSettings(Settings):
     """Thresholds of the rule ``BF16_UPDATE_LOST``."""
 
-    min_steps: int = Field(3, ge=1, description="Minimum number of measured steps for a finding.")
+    min_steps: int = Field(
+        3, ge=1, description="A finding requires at least this number of measured steps."
+    )
     max_changed_share: float = Field(
         0.35,
         gt=0,
         le=1,
-        description="The finding has severity 'error' if the changed share of every measured step "
-        "is below this value. The changed share of a step is the median over its weight tensors. "
-        "For one tensor, it is the share of values that the step changes, among the sampled "
+        description="Severity 'error' requires that the changed share of every measured step is "
+        "below this value. The changed share of a step is the median over the weight tensors. The "
+        "changed share of a tensor is the share of values that the step changes, among the sampled "
         "values whose gradient is not 0.",
     )
     max_median_changed_share: float = Field(
         0.4,
         gt=0,
         le=1,
-        description="A finding is reported if the median of the changed shares of all measured "
+        description="A finding requires that the median of the changed shares of all measured "
         "steps is below this value.",
     )
 
@@ -37,21 +39,22 @@ class Bf16UpdateLostSettings(Settings):
 def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for optimizer in stepping_optimizers(trace):
-        steps, shares, rates = [], [], []
-        for step, measured_step in measurements_of(trace, optimizer):
-            # Changed shares are finite only for bfloat16 and float16.
+        steps, step_shares, rates = [], [], []
+        for step, step_statistics in measurements_of(trace, optimizer):
+            # The changed share is NaN for types other than bfloat16 and float16.
             weight_shares = [
-                measured_step.changed_shares[i]
-                for i in weight_positions(trace, measured_step)
-                if measured_step.changed_shares and math.isfinite(measured_step.changed_shares[i])
+                step_statistics.changed_shares[i]
+                for i in weight_positions(trace, step_statistics)
+                if step_statistics.changed_shares
+                and math.isfinite(step_statistics.changed_shares[i])
             ]
-            if weight_shares and max(measured_step.rates) > 0:
+            if weight_shares and max(step_statistics.rates) > 0:
                 steps.append(step)
-                shares.append(statistics.median(weight_shares))
-                rates.append(max(measured_step.rates))
+                step_shares.append(statistics.median(weight_shares))
+                rates.append(max(step_statistics.rates))
         if len(steps) < rule.settings.min_steps:
             continue
-        median_share, largest_share = statistics.median(shares), max(shares)
+        median_share, largest_share = statistics.median(step_shares), max(step_shares)
         if median_share >= rule.settings.max_median_changed_share:
             continue
         findings.append(
@@ -76,7 +79,7 @@ BF16_UPDATE_LOST = Rule(
     name="a step changes 16-bit weights",
     fault="updates lost to rounding",
     priority=210,
-    requires="Three measured steps of weights in bfloat16 or float16.",
+    requires="At least three measured steps of weights in bfloat16 or float16.",
     contradicted_by="A step that changes most weights with a gradient.",
     abstains="The learning rate is zero, or weights are in float32.",
     settings=Bf16UpdateLostSettings(),

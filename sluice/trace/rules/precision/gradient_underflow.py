@@ -26,21 +26,21 @@ class GradientUnderflowSettings(Settings):
     min_steps: int = Field(
         2,
         ge=1,
-        description="Minimum number of measured steps with zero gradients for a finding. At least "
-        "half of the measured steps must have zero gradients.",
+        description="A finding requires at least this number of measured steps with zero "
+        "gradients. At least half of the measured steps must have zero gradients, too.",
     )
     min_zero_share: float = Field(
         0.5,
         gt=0,
         le=1,
         description="A measured step counts as a step with zero gradients if at least this share "
-        "of the weights has a gradient of only zeros.",
+        "of the weight tensors have a gradient of only zeros.",
     )
 
 
-def _uses_float16(trace: Trace, step: int, measured_step: OptimizerStatistics) -> bool:
+def _uses_float16(trace: Trace, step: int, step_statistics: OptimizerStatistics) -> bool:
     records = parameter_records(trace)
-    if any(records[p].dtype == "float16" for p in measured_step.parameters if p in records):
+    if any(records[p].dtype == "float16" for p in step_statistics.parameters if p in records):
         return True
     return any(
         output.dtype == "float16"
@@ -51,7 +51,7 @@ def _uses_float16(trace: Trace, step: int, measured_step: OptimizerStatistics) -
 
 
 def _last_scaled_step(trace: Trace, optimizer: int) -> int:
-    """Return the last step of an optimizer on a scaled loss; 0 when no loss was scaled."""
+    """Return the last step of an optimizer with a scaled loss; 0 without such a step."""
     return max(
         (
             s.sequence.last_step
@@ -68,22 +68,24 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
     findings = []
     for optimizer in stepping_optimizers(trace):
         last_scaled_step = _last_scaled_step(trace, optimizer)
-        # A step without a recorded loss counts as one with a nonzero loss.
+        # A step without a recorded loss counts as a step with a nonzero loss.
         measured_steps = [
-            (step, measured_step)
-            for step, measured_step in measurements_of(trace, optimizer)
+            (step, step_statistics)
+            for step, step_statistics in measurements_of(trace, optimizer)
             if step > last_scaled_step
-            and _uses_float16(trace, step, measured_step)
+            and _uses_float16(trace, step, step_statistics)
             and any(loss != 0 for loss in losses_by_step.get(step, (1.0,)))
         ]
         underflows = []
-        for step, measured_step in measured_steps:
-            positions = list(weight_positions(trace, measured_step))
+        for step, step_statistics in measured_steps:
+            positions = list(weight_positions(trace, step_statistics))
             zero_grad_weights = [
-                measured_step.parameters[i] for i in positions if measured_step.grad_norms[i] == 0
+                step_statistics.parameters[i]
+                for i in positions
+                if step_statistics.grad_norms[i] == 0
             ]
-            min_num_zero = rule.settings.min_zero_share * len(positions)
-            if positions and len(zero_grad_weights) >= min_num_zero:
+            min_zero_grad_weights = rule.settings.min_zero_share * len(positions)
+            if positions and len(zero_grad_weights) >= min_zero_grad_weights:
                 underflows.append((step, zero_grad_weights))
         if len(underflows) < max(rule.settings.min_steps, len(measured_steps) / 2):
             continue
@@ -94,7 +96,7 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: in {len(underflows)} of "
                 f"{len(measured_steps)} measured steps at least {rule.settings.min_zero_share:.0%} "
-                "of the weights have only zero gradients, in float16 and without a gradient "
+                "of the weight tensors have only zero gradients, in float16 and without a gradient "
                 f"scaler. At step {step}: {list_names([names[p] for p in zero_grad_weights])}.",
                 cause="Values below 3e-8 become zero in float16: the gradient is lost before the "
                 "step.",
@@ -111,8 +113,8 @@ GRADIENT_UNDERFLOW = Rule(
     name="float16 gradients do not underflow",
     fault="gradient underflow",
     priority=200,
-    requires="Two measured steps with parameters or outputs in float16.",
-    contradicted_by="Non-zero gradients in more than half of the weights.",
+    requires="At least two measured steps with parameters or outputs in float16.",
+    contradicted_by="Non-zero gradients in more than half of the weight tensors.",
     abstains="A gradient scaler is used later in the run, or the loss is zero.",
     settings=GradientUnderflowSettings(),
     judge=_judge,

@@ -16,14 +16,13 @@ class ScalerSkipsStepsSettings(Settings):
     min_skips: int = Field(
         24,
         ge=1,
-        description="Minimum number of consecutive skipped steps at the end of the run, for a "
-        "finding at any scale. 24 skipped steps reduce the scale from 2^16 to 2^-8.",
+        description="A finding requires at least this number of consecutive skipped steps at the "
+        "end of the run. 24 skipped steps reduce the scale from 2^16 to 2^-8.",
     )
     min_skips_if_scale_below_one: int = Field(
         5,
         ge=1,
-        description="Minimum number of consecutive skipped steps at the end of the run, for a "
-        "finding at a scale below 1.",
+        description="Replaces min_skips if the last recorded scale is below 1.",
     )
 
 
@@ -32,22 +31,28 @@ def _find_final_skips(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
 
     Returns (0, 0) if the last step was not skipped.
     """
-    last_unskipped = max((s.sequence.last_step for s in steps if s.end.kind == "step"), default=0)
+    last_unskipped_step = max(
+        (s.sequence.last_step for s in steps if s.end_event.kind == "step"), default=0
+    )
     skipped_steps = [
-        s for s in steps if s.end.kind == "skip" and s.sequence.last_step > last_unskipped
+        s
+        for s in steps
+        if s.end_event.kind == "skip" and s.sequence.last_step > last_unskipped_step
     ]
     if not skipped_steps:
         return 0, 0
-    later_steps = [s for s in skipped_steps if s.sequence.first_step > last_unskipped]
+    later_steps = [s for s in skipped_steps if s.sequence.first_step > last_unskipped_step]
     # A step sequence is stored once, with its first and last step. If a sequence with a skip first
     # occurred before the last unskipped step, the step at which it occurred again is unknown. So
     # the final skips are assumed to begin right after the last unskipped step.
-    is_first_unknown = len(later_steps) < len(skipped_steps)
-    first = (
-        last_unskipped + 1 if is_first_unknown else min(s.sequence.first_step for s in later_steps)
+    is_first_skip_unknown = len(later_steps) < len(skipped_steps)
+    first_skipped_step = (
+        last_unskipped_step + 1
+        if is_first_skip_unknown
+        else min(s.sequence.first_step for s in later_steps)
     )
-    return first, sum(
-        min(s.sequence.count, s.sequence.last_step - first + 1) for s in skipped_steps
+    return first_skipped_step, sum(
+        min(s.sequence.count, s.sequence.last_step - first_skipped_step + 1) for s in skipped_steps
     )
 
 
@@ -61,26 +66,28 @@ def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFin
     }
     for optimizer in sorted(skipping_optimizers):
         steps = steps_of(trace, optimizer)
-        first_skipped, num_skipped = _find_final_skips(steps)
-        scales = [s.scale for s in trace.scalars if s.scale is not None and s.step >= first_skipped]
-        scale = scales[-1] if scales else float("nan")
+        first_skipped_step, num_skipped_steps = _find_final_skips(steps)
+        scales = [
+            s.scale for s in trace.scalars if s.scale is not None and s.step >= first_skipped_step
+        ]
+        last_scale = scales[-1] if scales else float("nan")
         settings = rule.settings
-        min_skips = settings.min_skips_if_scale_below_one if scale < 1 else settings.min_skips
-        if num_skipped < min_skips:
+        min_skips = settings.min_skips_if_scale_below_one if last_scale < 1 else settings.min_skips
+        if num_skipped_steps < min_skips:
             continue
-        scale_text = "" if math.isnan(scale) else f"; the scale fell to {scale:.3g}"
+        scale_text = "" if math.isnan(last_scale) else f"; the scale fell to {last_scale:.3g}"
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_skipped,
-                what=f"The gradient scaler skipped the last {num_skipped} of {count_steps(steps)} "
-                f"steps{scale_text}.",
+                step=first_skipped_step,
+                what=f"The gradient scaler skipped the last {num_skipped_steps} of "
+                f"{count_steps(steps)} steps{scale_text}.",
                 cause="A gradient is infinite or NaN at any scale: the weights no longer change.",
                 fix="Find the first non-finite gradient: a division by 0, a log or root of 0, or "
                 "a loss that overflows.",
-                num_skipped=num_skipped,
+                num_skipped=num_skipped_steps,
                 num_steps=count_steps(steps),
-                scale=scale,
+                scale=last_scale,
             )
         )
     return tuple(findings)
@@ -90,7 +97,7 @@ SCALER_SKIPS_STEPS = Rule(
     name="the gradient scaler does not skip all of the last steps",
     fault="gradient scaler skips steps",
     priority=380,
-    requires="Five consecutive skipped steps at the end of the run.",
+    requires="At least five consecutive skipped steps at the end of the run.",
     contradicted_by="A later step that is not skipped.",
     abstains="The scale may still be too large: it is at least 1, and fewer than 24 steps were "
     "skipped.",

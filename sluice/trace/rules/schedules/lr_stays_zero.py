@@ -21,31 +21,31 @@ class LrStaysZeroSettings(Settings):
     min_scheduler_calls: int = Field(
         3,
         ge=1,
-        description="For severity 'error' after fewer than min_conclusive_steps optimizer steps: "
-        "minimum number of calls of scheduler.step() at a learning rate of 0.",
+        description="After fewer than min_conclusive_steps optimizer steps, severity 'error' "
+        "requires at least this number of calls of scheduler.step() at a learning rate of 0.",
     )
     min_steps: int = Field(
         10,
         ge=1,
-        description="Minimum number of optimizer steps at a learning rate of 0 for a finding.",
+        description="A finding requires at least this number of optimizer steps at a learning rate "
+        "of 0.",
     )
     min_conclusive_steps: int = Field(
         20,
         ge=1,
-        description="Minimum number of optimizer steps at a learning rate of 0 for severity "
-        "'error', however often scheduler.step() was called. Severity 'error' also requires that "
-        "no other optimizer makes a step while the rate is 0; otherwise the finding needs "
-        "confirmation.",
+        description="With at least this number of optimizer steps at a learning rate of 0, the "
+        "severity is 'error', however often scheduler.step() was called. But if another optimizer "
+        "makes a step while the rate is 0, the finding always needs confirmation.",
     )
 
 
 def _severity(
     settings: LrStaysZeroSettings, num_steps: int, num_scheduler_calls: int, *, is_alone: bool
 ) -> Severity | None:
-    """Return the severity of a number of steps at a learning rate of 0; None for too few.
+    """Return the severity of a number of steps at a learning rate of 0; None for too few steps.
 
-    Severity 'error' requires that no other optimizer makes a step in this time (``is_alone``), so
-    that nothing is learned.
+    Severity 'error' requires that no other optimizer makes a step while the rate is 0
+    (``is_alone``), so that nothing is learned.
     """
     is_conclusive = num_steps >= settings.min_conclusive_steps or (
         num_scheduler_calls >= settings.min_scheduler_calls and num_steps >= settings.min_steps
@@ -59,9 +59,9 @@ def _is_alone(trace: Trace, optimizer: int, first_step: int, end_step: int) -> b
     """Whether no other optimizer made a step after ``first_step`` and before ``end_step``."""
     return not any(
         step.sequence.first_step < end_step and step.sequence.last_step > first_step
-        for other in stepping_optimizers(trace)
-        if other != optimizer
-        for step in steps_of(trace, other)
+        for other_optimizer in stepping_optimizers(trace)
+        if other_optimizer != optimizer
+        for step in steps_of(trace, other_optimizer)
     )
 
 
@@ -82,7 +82,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
             if s.sequence.first_step < end_step
         )
         num_scheduler_calls = sum(
-            count_scheduler_calls(trace, s.index, before=end_step)
+            count_scheduler_calls(trace, s.index, before_step=end_step)
             for s in trace.schedulers
             if s.optimizer == optimizer
         )

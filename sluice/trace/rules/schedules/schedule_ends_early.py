@@ -28,66 +28,68 @@ class ScheduleEndsEarlySettings(Settings):
     min_steps: int = Field(
         20,
         ge=1,
-        description="Minimum number of steps of an optimizer with a scheduler, for a finding.",
+        description="A finding about an optimizer with a scheduler requires at least this number "
+        "of optimizer steps.",
     )
     min_steps_without_scheduler: int = Field(
         60,
         ge=1,
-        description="Minimum number of steps of an optimizer without a scheduler, for a finding.",
+        description="A finding about an optimizer without a scheduler requires at least this "
+        "number of optimizer steps.",
     )
     min_calls_per_step: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Minimum ratio of calls of scheduler.step() to optimizer steps for a finding. "
-        "Below it, the scheduler is not stepped once per batch.",
+        description="A finding requires at least this number of calls of scheduler.step() per "
+        "optimizer step. With fewer calls, the scheduler is not stepped once per batch.",
     )
     min_calls_per_epoch: int = Field(
         3,
         ge=1,
-        description="Minimum number of calls of scheduler.step() per epoch for the scheduler to "
-        "count as stepped once per batch.",
+        description="A scheduler counts as stepped once per batch from this number of calls of "
+        "scheduler.step() per epoch on.",
     )
     max_low_rate_ratio: float = Field(
         0.01,
         gt=0,
         le=1,
-        description="Maximum ratio of a learning rate to the largest one for the rate to count as "
-        "low. At a low rate, weights change very little.",
+        description="A learning rate counts as low if it is at most this share of the largest "
+        "rate. At a low rate, weights change very little.",
     )
     min_low_share: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Minimum share of all steps that are at a low rate, for severity 'error'. Also "
-        "the minimum share of steps after the last change of the rate, for a finding about a "
-        "schedule that becomes constant.",
+        description="Severity 'error' requires that at least this share of all steps are at a low "
+        "rate. A finding about a schedule that becomes constant requires that at least this share "
+        "of the steps follow the last change of the rate.",
     )
     min_low_share_to_confirm: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="Minimum share of all steps that are at a low rate, for a finding. Below "
-        "min_low_share, the finding needs confirmation.",
+        description="A finding about low rates requires that at least this share of all steps are "
+        "at a low rate. If the share is below min_low_share, the finding needs confirmation.",
     )
     max_final_rate_ratio: float = Field(
         0.05,
         gt=0,
         le=1,
-        description="Maximum ratio of the final learning rate to the largest one for a finding "
-        "about a schedule that becomes constant.",
+        description="A finding about a schedule that becomes constant requires a final learning "
+        "rate of at most this share of the largest rate.",
     )
     min_length_ratio: int = Field(
         4,
         ge=1,
-        description="Minimum ratio of the number of calls of scheduler.step() to the length "
-        "(T_max) of a cosine schedule, for a finding.",
+        description="A finding about a cosine schedule requires that the number of calls of "
+        "scheduler.step() is at least this factor times the length (T_max).",
     )
     max_cosine_steps: int = Field(
         64,
         ge=1,
-        description="Maximum length (T_max) of a cosine schedule for severity 'error' if the "
-        "number of epochs is unknown [steps]. A finding about a longer schedule needs "
+        description="If the number of epochs is unknown, severity 'error' requires a cosine "
+        "schedule of at most this length (T_max) [steps]. A finding about a longer schedule needs "
         "confirmation. If the number of epochs is known, the severity is 'error' only if the "
         "scheduler is stepped once per batch and its length is at most the number of epochs.",
     )
@@ -95,15 +97,15 @@ class ScheduleEndsEarlySettings(Settings):
         0.98,
         gt=0,
         le=1,
-        description="Maximum decay factor per batch for an exponential schedule to count as "
-        "steep. 0.98 halves the rate every 34 batches.",
+        description="An exponential schedule counts as steep if its decay factor per batch is at "
+        "most this. 0.98 halves the rate every 34 batches.",
     )
     max_final_rate_ratio_exponential: float = Field(
         0.02,
         gt=0,
         le=1,
-        description="Maximum ratio of the final learning rate to the largest one for a finding "
-        "about a steep exponential schedule.",
+        description="A finding about a steep exponential schedule requires a final learning rate "
+        "of at most this share of the largest rate.",
     )
 
 
@@ -114,17 +116,17 @@ def _detect_early_end(
     num_calls: int,
     num_epochs: int,
 ) -> tuple[Severity, str] | None:
-    """Return the severity and the evidence for a schedule that ends too early; None otherwise.
+    """Return (severity, evidence as text) for a schedule that ends too early; None otherwise.
 
     ``num_calls`` is the number of calls of ``scheduler.step()``; ``num_epochs`` is 0 if unknown.
     """
     kind, schedule_length = scheduler.kind, scheduler.end
     is_per_batch = num_epochs >= 2 and num_calls >= settings.min_calls_per_epoch * num_epochs
-    # At its end, a falling schedule is below half of its peak. Other schedules, such as a warmup,
-    # may end early. The peak is searched in the first 64 steps.
+    # A schedule is falling if its rate at the end is below half of the largest rate in the first 64
+    # steps. Other schedules, such as a warmup, may end early.
     first_step = rates.steps[0]
-    is_falling = bool(schedule_length) and rates.at(first_step + schedule_length) < 0.5 * max(
-        rates.at(first_step + i) for i in range(min(schedule_length, 64) + 1)
+    is_falling = bool(schedule_length) and rates.rate_at(first_step + schedule_length) < 0.5 * max(
+        rates.rate_at(first_step + i) for i in range(min(schedule_length, 64) + 1)
     )
     length_text = f"its length is {schedule_length} steps"
     if (
@@ -141,8 +143,8 @@ def _detect_early_end(
     ):
         is_short = not num_epochs and schedule_length <= settings.max_cosine_steps
         return "error" if is_short else "confirm", length_text
-    # StepLR with a step size that is meant in epochs: for half of the steps, the rate is at most a
-    # tenth of its peak.
+    # A StepLR whose step size is meant in epochs: in at least half of the steps, the rate is at
+    # most a tenth of its peak.
     step_size = scheduler.options.get("step_size", 0)
     is_step_size_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
     if is_per_batch and is_step_size_in_epochs and rates.low_share(0.1) >= 0.5:
@@ -247,13 +249,13 @@ def _judge(rule: Rule[ScheduleEndsEarlySettings], trace: Trace) -> tuple[TraceFi
         )
         if early_end is None:
             continue
-        severity, evidence = early_end
+        severity, evidence_text = early_end
         findings.append(
             rule.finding(
                 severity=severity,
                 step=step_of_first_scheduler_call(trace, scheduler.index),
                 what=f"{scheduler.kind} was stepped {num_calls} times in {num_steps} "
-                f"steps of its optimizer: {evidence}. The rate went from {rates.peak:.3g} to "
+                f"steps of its optimizer: {evidence_text}. The rate went from {rates.peak:.3g} to "
                 f"{rates.values[-1]:.3g}.",
                 cause="A schedule whose length is given in epochs is stepped once per batch: the "
                 "schedule reaches its end within the first epochs.",

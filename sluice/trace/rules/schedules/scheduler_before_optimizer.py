@@ -9,7 +9,7 @@ from sluice.trace.rules._helpers.optimizer_steps import optimizer_name
 def _count_early_steps(trace: Trace, scheduler: SchedulerRecord) -> int:
     """Return how often the scheduler stepped before its optimizer's first step.
 
-    0 if a gradient scaler skipped that step, or if the optimizer never stepped.
+    0 if a gradient scaler skipped the first step, or if the optimizer never stepped.
     """
     num_early_steps = 0
     for sequence in trace.sequences:

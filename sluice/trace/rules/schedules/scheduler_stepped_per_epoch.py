@@ -20,30 +20,33 @@ class SchedulerSteppedPerEpochSettings(Settings):
     """Thresholds of the rule ``SCHEDULER_STEPPED_PER_EPOCH``."""
 
     min_optimizer_steps: int = Field(
-        40, ge=1, description="Minimum number of optimizer steps for a finding."
+        40, ge=1, description="A finding requires at least this number of optimizer steps."
     )
     min_scheduler_calls: int = Field(
-        3, ge=1, description="Minimum number of calls of scheduler.step() for a finding."
+        3,
+        ge=1,
+        description="A finding requires at least this number of calls of scheduler.step().",
     )
     min_step_ratio: int = Field(
         5,
         ge=1,
-        description="Minimum ratio of optimizer steps to calls of scheduler.step() for a finding. "
-        "Also the minimum ratio of the schedule's length to the number of these calls.",
+        description="A finding requires at least this number of optimizer steps per call of "
+        "scheduler.step(). A finding about the length of the schedule also requires a length of at "
+        "least this factor times the number of calls.",
     )
     max_relative_difference: float = Field(
         0.1,
         gt=0,
         le=1,
-        description="Maximum relative difference between the length of the schedule and the "
-        "number of optimizer steps for the two to count as equal.",
+        description="The length of the schedule counts as equal to the number of optimizer steps "
+        "if the two differ by at most this share of the number of optimizer steps.",
     )
     max_reached_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Maximum ratio of the final learning rate to the base learning rate for a "
-        "warmup to count as unfinished.",
+        description="A warmup counts as unfinished if the final learning rate is at most this "
+        "share of the base learning rate.",
     )
 
 
@@ -62,17 +65,17 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
         )
         if not is_stepped_rarely or (num_epochs and num_calls > num_epochs + 1):
             continue
-        evidence = _describe_length(
+        evidence_text = _describe_length(
             rule.settings, scheduler, num_calls, num_steps
         ) or _describe_warmup(rule.settings, scheduler, trace)
-        if not evidence:
+        if not evidence_text:
             continue
         findings.append(
             rule.finding(
                 severity="error",
                 step=step_of_first_scheduler_call(trace, scheduler.index),
                 what=f"{scheduler.kind} was stepped {num_calls} times in {num_steps} "
-                f"steps of its optimizer: {evidence}.",
+                f"steps of its optimizer: {evidence_text}.",
                 cause="A schedule whose length is given in batches is stepped once per epoch: "
                 "the learning rate stays near its initial value.",
                 fix="Call scheduler.step() after every optimizer step, or set the length of the "
@@ -106,7 +109,7 @@ def _describe_warmup(
     """Return the evidence that a warmup is unfinished at the end of the training; "" without it."""
     rates = learning_rates(trace, scheduler.optimizer)
     base_lrs = scheduler.options.get("base_lrs")
-    # A list of base learning rates is recorded as text, unless it is long.
+    # Base learning rates are recorded as text, such as "0.1, 0.2". A long list is not recorded.
     if scheduler.kind != "LambdaLR" or rates is None or not isinstance(base_lrs, str):
         return ""
     base_rate, values = max(map(float, base_lrs.split(", "))), rates.values
@@ -125,11 +128,11 @@ SCHEDULER_STEPPED_PER_EPOCH = Rule(
     name="a schedule with a length in batches is stepped once per batch",
     fault="scheduler stepped per epoch",
     priority=400,
-    requires="A scheduler with a known end, or an unfinished warmup, stepped at most once in "
-    "five optimizer steps.",
+    requires="A scheduler that is stepped at most once in five optimizer steps, and whose end is "
+    "known or whose warmup is unfinished.",
     contradicted_by="A training run that was intentionally cut short.",
     abstains="The schedule is stepped more than once per epoch; its length is far from the number "
-    "of optimizer steps, and it is no unfinished warmup; or the order of some steps is unknown.",
+    "of optimizer steps, and it is no unfinished warmup; or the events of some steps are missing.",
     settings=SchedulerSteppedPerEpochSettings(),
     judge=_judge,
 )

@@ -39,7 +39,7 @@ def _starts_at_leaf(step: OptimizerStep) -> bool:
     """Whether all backward passes started at a tensor without a graph and set no gradient."""
     passes = step.find_before("backward", "grad")
     has_only_leaves = all("leaf" in step.sequence.events[i].flags for i in passes)
-    return bool(passes) and has_only_leaves and "fresh" not in step.end.flags
+    return bool(passes) and has_only_leaves and "fresh" not in step.end_event.flags
 
 
 def _lacks_gradient(step: OptimizerStep) -> bool:
@@ -50,8 +50,8 @@ def _lacks_gradient(step: OptimizerStep) -> bool:
     """
     last_zero_grad = max(step.find_before("zero"), default=-1)
     return (
-        last_zero_grad < step.last_backward
-        and "none" in step.end.flags
+        last_zero_grad < step.last_backward_position
+        and "none" in step.end_event.flags
         and bool(step.find_before("forward"))
         and not step.find_before("grad")
     )

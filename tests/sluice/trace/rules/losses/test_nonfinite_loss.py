@@ -51,8 +51,8 @@ def test_a_weight_overwritten_between_steps_is_not_blamed_on_a_gradient(
     ("nonfinite_steps", "checked", "cause"),
     [
         ((1,), "outputs of step 1;", "Later losses are finite"),
-        ((3, 4), "outputs of steps 2 and 3;", "A step with this loss"),
-        ((4,), "outputs of steps 3 and 4;", "A step with this loss"),
+        ((3, 4), "outputs of steps 2 and 3;", "An optimizer step with"),
+        ((4,), "outputs of steps 3 and 4;", "An optimizer step with"),
     ],
     ids=["first step", "last steps", "only the last step"],
 )
