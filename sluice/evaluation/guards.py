@@ -22,7 +22,7 @@ from sluice.verdicts.guard_outcome import GuardOutcome, GuardResult
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GuardEvidence:
-    """Losses and metrics on which guards are tested; None for models that were not scored."""
+    """Losses and metrics that the guards are computed from; None for a model without scores."""
 
     candidate: LossTable
     reference: LossTable
@@ -36,7 +36,10 @@ class GuardEvidence:
     """Losses of the ensemble that a promotion would deploy, on the same rows; without seeds."""
 
     reference_deployed_losses: LossTable | None = None
-    """Losses of the reference's deployed ensemble; for a baseline without seeds, its losses."""
+    """Losses of the reference's deployed ensemble, on the same rows.
+
+    A baseline without seeds has no ensemble; its own losses are used instead.
+    """
 
 
 def check_guards(
@@ -47,13 +50,13 @@ def check_guards(
     Args:
         evidence: Losses and metrics, all of the same window.
         settings: Guards and their margins.
-        alpha: One-sided error rate: probability that a guard with a margin passes a candidate that
-            violates the margin.
-        block_length: Bootstrap block length of the verdict [rows].
+        alpha: One-sided error rate: maximum probability that a guard with a margin passes a
+            candidate that violates the margin.
+        block_length: Block length of the verdict [rows].
 
     Raises:
-        ContractError: Some evidence belongs to another window, or the approved losses belong to
-            another version than that of the settings.
+        ContractError: Some evidence belongs to another window, or the approved losses do not
+            belong to the version ``settings.approved``.
     """
     _require_same_window(evidence)
     outcomes = [_metric_margin(guard, evidence, alpha=alpha) for guard in settings.metrics]
@@ -175,7 +178,8 @@ def _outcome_from_bounds(
         result, reason = "fail", f"The guard '{name}' fails: {interval}, below {threshold:.4g}."
     elif math.isnan(lower):
         return _insufficient(
-            name, "its bounds cannot be computed from non-finite or too few numbers"
+            name,
+            "its bounds cannot be computed, because a number is non-finite or there are too few",
         )
     else:
         result = "insufficient"

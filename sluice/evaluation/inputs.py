@@ -1,4 +1,4 @@
-"""Checks before a training that the evaluation will be able to open other versions and suites."""
+"""Checks before a training that the evaluation can open the other versions and the suites."""
 
 from collections.abc import Mapping, Sequence
 
@@ -42,8 +42,8 @@ def open_evaluation_inputs(
         store: Artifact store of this home.
         approved: Candidate digest of ``guards.approved``; None without that guard.
         guarded_suites: Names of the suites with a guard.
-        subject: Digests of data, config and code of the planned training. A version with other
-            code must reproduce its recorded losses, which are therefore read as well.
+        subject: Digests of data, config and code of the planned training. The recorded losses of a
+            version with another code digest are read, too: the evaluation must reproduce them.
         seeds: Seeds of the planned training.
 
     Returns:
@@ -54,7 +54,7 @@ def open_evaluation_inputs(
         GateBlocked: The approved version or a guarded suite does not exist.
 
     Cost:
-        Reading and building the networks of two versions takes milliseconds each.
+        Milliseconds per version, for reading its weights and building its networks.
     """
     descriptions, code = [], subject["code"]
     production = ledger.production(model)
@@ -104,16 +104,16 @@ def _will_be_reproduced(
 
 
 def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *, code: str) -> str:
-    """Load the networks of a version and, for other code, its losses; return a description."""
+    """Load the networks of a version, and its losses if its code differs; return a description."""
     name = f"{version.model} version {version.number} ({role})"
     lineage = version.lineage
     if lacks_all_weights(lineage, store):
         cause, fix = explain_missing_artifacts(url, store)
-        part, digest = next(iter(lineage.weights().items()))
+        artifact_name, digest = next(iter(lineage.weights().items()))
         raise IntegrityError(
             f"The candidate is compared with {name}, but none of its "
             f"{pluralize(len(lineage.weights()), 'weights file')} is in {store.root}; the first "
-            f"is artifact {digest} ({part}).",
+            f"is artifact {digest} ({artifact_name}).",
             cause=cause,
             fix=fix,
         )
@@ -131,7 +131,7 @@ def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *
 
 
 def _open_losses(name: str, digest: str | None, store: ArtifactStore) -> None:
-    """Read the losses that a version with other code has to reproduce."""
+    """Read the recorded losses of a version whose code differs from the current code."""
     problem = "it has no recorded losses."
     if digest is not None:
         try:

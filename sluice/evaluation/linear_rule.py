@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.evaluation.rule_data import RuleData, RuleNotApplicable, evenly_spaced
+from sluice.evaluation.rule_data import RuleData, RuleNotApplicable, evenly_spaced_positions
 from sluice.workloads.workload import Workload
 
 
@@ -28,7 +28,7 @@ def linear(
     """
     if train.input_NK is None or to_predict.input_NK is None:
         raise RuleNotApplicable
-    fit_rows = evenly_spaced(len(train.y), max_rows)
+    fit_rows = evenly_spaced_positions(len(train.y), max_rows)
     fit_NK, y = train.input_NK[fit_rows], train.y[torch.from_numpy(fit_rows)]
     mean, deviation = fit_NK.mean(axis=0), fit_NK.std(axis=0)
     scale = np.where(deviation > 0, deviation, 1.0)
@@ -74,6 +74,8 @@ def _logistic(
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = LogisticRegression(max_iter=100).fit(fit_NK, y_N)
     floor = 1 / (len(y_N) + num_classes)
-    share_NC = np.full((len(input_NK), num_classes), floor)
-    share_NC[:, model.classes_] = np.maximum(model.predict_proba(input_NK), floor)
-    return torch.from_numpy(np.log(share_NC / share_NC.sum(axis=1, keepdims=True))).float()
+    probability_NC = np.full((len(input_NK), num_classes), floor)
+    probability_NC[:, model.classes_] = np.maximum(model.predict_proba(input_NK), floor)
+    return torch.from_numpy(
+        np.log(probability_NC / probability_NC.sum(axis=1, keepdims=True))
+    ).float()

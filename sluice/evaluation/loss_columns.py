@@ -1,4 +1,4 @@
-"""Parses the columns of a loss table (seed, fold, row, loss) strictly."""
+"""Parses and checks the columns of a loss table: seed, fold, row, loss and optionally cluster."""
 
 import numpy as np
 import pandas as pd
@@ -76,8 +76,8 @@ def cluster_of_rows(frame: pd.DataFrame, parsed: pd.DataFrame) -> "pd.Series[str
     """Return the cluster of each (fold, row); None if the table has no column ``cluster``.
 
     Args:
-        frame: The table as it was read.
-        parsed: The parsed columns of the same rows.
+        frame: Table before parsing.
+        parsed: Parsed columns ``fold`` and ``row`` of the same rows.
 
     Raises:
         ContractError: A cluster is missing, or a row has different clusters for different seeds.
@@ -94,59 +94,60 @@ def cluster_of_rows(frame: pd.DataFrame, parsed: pd.DataFrame) -> "pd.Series[str
     clusters = parsed[["fold", "row"]].assign(cluster=parse_labels(column)).drop_duplicates()
     is_repeated = clusters.duplicated(["fold", "row"])
     if is_repeated.any():
-        first = clusters[is_repeated].iloc[0]
+        repeated = clusters[is_repeated].iloc[0]
         raise ContractError(
-            f"A row must be in the same cluster for all seeds; fold {first['fold']}, row "
-            f"{first['row']} is in several clusters.",
+            f"A row must be in the same cluster for all seeds; fold {repeated['fold']}, row "
+            f"{repeated['row']} is in several clusters.",
             fix="Assign the cluster by the row only.",
         )
     return clusters.set_index(["fold", "row"])["cluster"]
 
 
-def sort_by_time(keys: pd.DataFrame) -> pd.DataFrame:
+def sort_by_time(fold_rows: pd.DataFrame) -> pd.DataFrame:
     """Return the (fold, row) pairs in time order within each fold.
 
     Args:
-        keys: Columns fold and row, each pair once, in the order of the table.
+        fold_rows: Columns fold and row, each pair once, in the order of the table.
 
     Raises:
         ContractError: The labels are neither numbers nor ISO dates, and the table is not sorted by
             the labels as text.
     """
-    time = _parse_times(keys["row"])
+    time = _parse_times(fold_rows["row"])
     if time is None:
-        _require_text_order(keys)
-        time = keys["row"]
-    return keys.assign(time=time).sort_values(["fold", "time", "row"])
+        _require_text_order(fold_rows)
+        time = fold_rows["row"]
+    return fold_rows.assign(time=time).sort_values(["fold", "time", "row"])
 
 
-def _parse_times(label: "pd.Series[str]") -> "pd.Series | None":
+def _parse_times(labels: "pd.Series[str]") -> "pd.Series | None":
     """Return the labels as numbers or dates, for sorting; None if they are neither."""
-    if label.str.fullmatch(r"[+-]?\d{1,18}").all():
-        return label.astype("int64")
-    if label.str.fullmatch(r"[+-]?\d{1,15}\.\d+").all():
-        return label.astype("float64")
+    if labels.str.fullmatch(r"[+-]?\d{1,18}").all():
+        return labels.astype("int64")
+    if labels.str.fullmatch(r"[+-]?\d{1,15}\.\d+").all():
+        return labels.astype("float64")
     try:
-        return pd.to_datetime(label, format="ISO8601", utc=True)
+        return pd.to_datetime(labels, format="ISO8601", utc=True)
     except ValueError:
         return None
 
 
-def _require_text_order(keys: pd.DataFrame) -> None:
+def _require_text_order(fold_rows: pd.DataFrame) -> None:
     """Raise an error unless labels that are neither numbers nor ISO dates are sorted as text.
 
-    Labels such as 01.02.2024 or bar10 sort differently as text than in time. Sorting by text is
-    therefore allowed only if it keeps the order of the table. Otherwise it would destroy the order
-    in time, and hide the serial dependence.
+    Labels such as 01.02.2024 or bar10 sort differently as text than in time. Sorting such labels
+    as text could destroy the time order, and hide the serial dependence. It is therefore allowed
+    only if it does not change the order of the table.
     """
-    previous = keys.groupby("fold", sort=False)["row"].shift()
-    unsorted_rows = np.flatnonzero((previous.notna() & (keys["row"] < previous)).to_numpy(bool))
+    previous_label = fold_rows.groupby("fold", sort=False)["row"].shift()
+    is_unsorted = previous_label.notna() & (fold_rows["row"] < previous_label)
+    unsorted_rows = np.flatnonzero(is_unsorted.to_numpy(bool))
     if unsorted_rows.size:
         first = int(unsorted_rows[0])
         raise ContractError(
             "The time order of the rows is unknown: labels must be numbers or ISO dates, or the "
-            f"table must be sorted by label; got {keys['row'].iloc[first]!r} after "
-            f"{previous.iloc[first]!r} in fold {keys['fold'].iloc[first]} "
+            f"table must be sorted by label; got {fold_rows['row'].iloc[first]!r} after "
+            f"{previous_label.iloc[first]!r} in fold {fold_rows['fold'].iloc[first]} "
             f"({pluralize(unsorted_rows.size, 'such row')}).",
             cause="Dates or numbers in other formats do not sort in time order.",
             fix="Write dates as 2024-12-31 and numbers as plain numbers. Sort the table by label "
