@@ -1,4 +1,4 @@
-"""Measures the gain on the rows of a suite, with the same kind of bounds as the gate.
+"""Measures the gain on the rows of a suite, with the same kind of bounds as the promotion gate.
 
 Shape legend: S = seeds, M = scored rows of a suite.
 """
@@ -53,17 +53,17 @@ def measure_gain(
     """Return the mean gain on a suite's rows and its one-sided Student bounds.
 
     All rows are treated as one fold in time order, because a fold may contain a single row of the
-    suite, from which no variance can be estimated. A shift between folds therefore widens the
-    bounds, which is conservative. Rows still depend on each other over at
-    most ``horizon_rows`` rows: the suite is a part of the window's rows, so two rows are never
+    suite, from which no variance can be estimated. A difference between the mean gains of folds
+    therefore widens the bounds, which is conservative. Rows depend on each other over at most
+    ``horizon_rows`` rows, as in the window: a suite omits rows of the window, so two rows are never
     farther apart in the suite than in the window.
 
     Args:
         candidate: Losses (S, M) [loss units].
         reference: Losses on the same rows; S may differ.
-        settings: Thresholds.
+        settings: Settings of suites: alpha and the minimum number of rows.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
-        lacking: Why the caller does not want bounds; "" to compute them.
+        lacking: Reason for omitting the bounds; "" to compute them.
     """
     gain_M = mean_gain(candidate, reference)
     if gain_M.size == 0:

@@ -25,8 +25,8 @@ def hard_suite(
 ) -> Suite:
     """Return a suite with the rows of the highest losses, in descending order.
 
-    Half of the model's seeds select the rows, and only the other half may measure the model on
-    them. The reason is that the selecting seeds have high losses on these rows partly by chance.
+    Half of the model's seeds select the rows, and only the other half is used to evaluate the model
+    on them. The reason is that the selecting seeds have high losses on these rows partly by chance.
     Compared with these losses, even the same model with new seeds would seem better. For a single
     seed, or a rule without seeds, there is no other half: all losses select the rows.
 
@@ -38,7 +38,7 @@ def hard_suite(
         losses: Losses of the model, usually the one in production.
         frame: Feature frame.
         feature_columns: Columns in which unusual values are reported.
-        share: Share of the window's rows, in 0..0.5; at least one row is selected.
+        share: Share of the window's rows to select, up to 0.5; at least one row is selected.
 
     Raises:
         ContractError: A loss is not finite, or no scored row is in the frame.
@@ -55,10 +55,13 @@ def hard_suite(
         )
     chosen_by = losses.seeds[: (len(losses.seeds) + 1) // 2]
     loss_N = losses.loss_SN[: max(1, len(chosen_by))].mean(axis=0)
-    by_label = pd.Series(loss_N, index=losses.label_N).groupby(level=0, sort=False).max()
-    positions = pd.Index(row_labels(frame.index)).get_indexer(by_label.index)
+    loss_by_label = pd.Series(loss_N, index=losses.label_N).groupby(level=0, sort=False).max()
+    positions = pd.Index(row_labels(frame.index)).get_indexer(loss_by_label.index)
     is_in_frame = positions >= 0
-    by_label, frame_positions = by_label[is_in_frame], positions[is_in_frame].astype(np.int64)
+    loss_by_label, frame_positions = (
+        loss_by_label[is_in_frame],
+        positions[is_in_frame].astype(np.int64),
+    )
     if frame_positions.size == 0:
         raise ContractError(
             f"Suite '{name}' needs scored rows that are in the frame, got none of "
@@ -68,13 +71,15 @@ def hard_suite(
             fix="Score the model on this data first.",
         )
     num_hard = max(1, int(frame_positions.size * share))
-    hard_indices = np.argsort(-by_label.to_numpy(), kind="stable")[:num_hard].astype(np.int64)
-    median = float(np.median(by_label))
+    hard_indices = np.argsort(-loss_by_label.to_numpy(), kind="stable")[:num_hard].astype(np.int64)
+    median_loss = float(np.median_loss(loss_by_label))
     features_by_row = find_unusual_features(hard_indices, frame_positions, frame, feature_columns)
     return make_suite(
         name,
         {
-            str(by_label.index[index]): _reason(float(by_label.iloc[index]), median, features)
+            str(loss_by_label.index[index]): _describe_row(
+                float(loss_by_label.iloc[index]), median_loss, features
+            )
             for index, features in zip(hard_indices, features_by_row, strict=True)
         },
         HighestLoss(subject=losses.subject, window=losses.window, share=share, chosen_by=chosen_by),
@@ -88,7 +93,7 @@ def describe_unusual_features(features: tuple[UnusualFeature, ...]) -> str:
     )
 
 
-def _reason(loss: float, median: float, features: tuple[UnusualFeature, ...]) -> str:
-    times = f", {loss / median:.1f} times the median" if median > 0 else ""
+def _describe_row(loss: float, median_loss: float, features: tuple[UnusualFeature, ...]) -> str:
+    ratio_text = f", {loss / median_loss:.1f} times the median" if median_loss > 0 else ""
     features_text = describe_unusual_features(features) or "no unusual features"
-    return f"loss {loss:.4g}{times}; {features_text}"
+    return f"loss {loss:.4g}{ratio_text}; {features_text}"

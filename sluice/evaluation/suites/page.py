@@ -59,7 +59,7 @@ def suites_page(report: SuiteReport, *, title: str, max_examples: int) -> str:
     ]
     if report.results:
         parts += [
-            f'<div class="card">{_overview(report)}</div>',
+            f'<div class="card">{_overview_table(report)}</div>',
             _image(changes_png(report.results), "shares of fixed and broken rows by suite"),
         ]
     else:
@@ -77,16 +77,16 @@ def _describe_wrong_rows(report: SuiteReport) -> str:
     return f"A row is wrong if its loss is above {report.threshold:.4g} {report.unit}."
 
 
-def _overview(report: SuiteReport) -> str:
+def _overview_table(report: SuiteReport) -> str:
     rows = [
         [
             f"{escape(result.name)} v{result.version}",
             f"{len(result.rows)} of {result.num_rows}",
             *(str(result.count(change)) for change in CHANGES),
-            _number(result.reference_loss),
-            _number(result.candidate_loss),
-            _number(result.baseline_loss),
-            _gain(result),
+            _format_number(result.reference_loss),
+            _format_number(result.candidate_loss),
+            _format_number(result.baseline_loss),
+            _gain_cell(result),
         ]
         for result in report.results
     ]
@@ -95,12 +95,12 @@ def _overview(report: SuiteReport) -> str:
     return table(names, rows, numbers=frozenset(range(1, 9)))
 
 
-def _gain(result: SuiteResult) -> str:
+def _gain_cell(result: SuiteResult) -> str:
     gain = result.gain
     tones: dict[str, Tone] = {"BETTER": "good", "WORSE": "bad", "INCONCLUSIVE": "unsure"}
     bounds = f"{gain.low:.3g} to {gain.high:.3g}" if not gain.lacking else escape(gain.lacking)
     outcome_tag = tag(gain.outcome, tones[gain.outcome])
-    return f'{_number(gain.gain)} {outcome_tag} <span class="soft">{bounds}</span>'
+    return f'{_format_number(gain.gain)} {outcome_tag} <span class="soft">{bounds}</span>'
 
 
 def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) -> list[str]:
@@ -110,7 +110,7 @@ def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) 
         f'<p class="soft">{escape(describe_origin(result.origin))}</p>',
         f"<p>{escape(_describe_suspects(result))}</p>",
         *(f'<div class="card unsure">{escape(reason)}</div>' for reason in result.lacking),
-        *_unscored_rows(result),
+        *_unscored_paragraphs(result),
     ]
     if not result.rows:
         return parts
@@ -170,7 +170,7 @@ def _describe_arms(result: SuiteResult) -> str:
     return "the candidate, the reference and the baseline"
 
 
-def _unscored_rows(result: SuiteResult) -> list[str]:
+def _unscored_paragraphs(result: SuiteResult) -> list[str]:
     groups = (
         ("are no longer in the data", result.gone),
         ("are not scored, because the candidate was trained on them", result.seen),
@@ -178,7 +178,7 @@ def _unscored_rows(result: SuiteResult) -> list[str]:
     )
     return [
         f'<p class="soft">{len(labels)} of {result.num_rows} rows {status}: '
-        f"{escape(', '.join(_label(label) for label in labels[:_MAX_LABELS]))}"
+        f"{escape(', '.join(_format_label(label) for label in labels[:_MAX_LABELS]))}"
         f"{', ...' if len(labels) > _MAX_LABELS else ''}</p>"
         for status, labels in groups
         if labels
@@ -187,28 +187,28 @@ def _unscored_rows(result: SuiteResult) -> list[str]:
 
 def _table_row(row: RowResult) -> list[str]:
     return [
-        escape(_label(row.label)),
+        escape(_format_label(row.label)),
         tag(row.change, _CHANGE_TONE[row.change]),
         row.suspect if row.suspect != "none" else "",
-        _number(row.candidate_loss),
-        _number(row.reference_loss),
-        _number(row.baseline_loss),
-        escape(_full_reason(row)),
+        _format_number(row.candidate_loss),
+        _format_number(row.reference_loss),
+        _format_number(row.baseline_loss),
+        escape(_complete_reason(row)),
     ]
 
 
-def _full_reason(row: RowResult) -> str:
+def _complete_reason(row: RowResult) -> str:
     """Return why a row is in the suite; append its unusual features if the text omits them."""
     unusual = describe_unusual_features(row.standouts)
     return row.reason if unusual in row.reason else f"{row.reason}; {unusual}".removeprefix("; ")
 
 
-def _label(label: str) -> str:
+def _format_label(label: str) -> str:
     """Return a row label, without the time of day if it is midnight."""
     return label.removesuffix("T00:00:00")
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
 
 

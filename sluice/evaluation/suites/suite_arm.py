@@ -14,8 +14,8 @@ from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.suite import HighestLoss, Suite
 
 SELECTION_MESSAGE = "were used to select these rows"
-"""End of the message about an arm if the losses of all of its seeds selected the rows of the suite,
-so that its losses on these rows are biased."""
+"""End of the message about an arm whose losses on a suite are biased, because all of its losses
+were used to select the rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,8 +37,8 @@ class SuiteArm:
     def is_wrong_N(self) -> NDArray[np.bool_]:
         """Whether the arm is wrong on each row (N,).
 
-        A classifier is wrong on a row if at least half of its seeds are wrong. Another arm is wrong
-        if its mean loss over the seeds is above the threshold.
+        A classifier is wrong on a row if at least half of its seeds are wrong. Any other arm is
+        wrong on a row if its mean loss over the seeds is above the threshold, or is NaN.
         """
         is_wrong_N: NDArray[np.bool_]
         if self.threshold is None:
@@ -91,7 +91,7 @@ def make_suite_arm(
     Args:
         scores: Scores of the arm.
         candidate_losses: Losses of the candidate, which determine the row order.
-        threshold: Loss above which a row is wrong; None for classifiers.
+        threshold: Loss above which the arm is wrong on a row; None for classifiers.
         name: Role of the arm, for messages.
 
     Raises:
@@ -101,7 +101,7 @@ def make_suite_arm(
     losses = ArmLosses.of(aligned_losses)
     if threshold is None:
         assert scores.mistakes is not None
-        # Everything except 0 is wrong, including NaN.
+        # Any value other than 0 counts as wrong, including NaN.
         is_wrong_SN = ~(scores.mistakes.aligned_to(candidate_losses).loss_SN == 0)
     else:
         is_wrong_SN = ~(losses.loss_SN <= threshold)
