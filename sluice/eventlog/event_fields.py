@@ -58,12 +58,12 @@ ProblemKind = Literal[
     "non-finite",
     "missing end",
 ]
-"""Kinds of problems and notes about a log, one of its lines or a field."""
+"""Kinds of problems and notes about a log, a line or a field."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """A problem with one field of an event; ``field`` is empty if it concerns the whole event."""
+    """A problem with one field of an event; ``field`` is empty for a problem of the whole event."""
 
     kind: ProblemKind
     field: str

@@ -16,7 +16,7 @@ from sluice.eventlog.log_report import LogReport, inspect_log
 from sluice.eventlog.log_response import respond_to_log_problem
 
 _RESERVED_FIELDS = ("event", "timestamp")
-_MAX_LISTED = 5
+_MAX_LISTED_PROBLEMS = 5
 """Maximum number of problems that a message lists. The report lists more of them."""
 
 
@@ -174,19 +174,18 @@ def validate_log(
         path: The NDJSON file.
         test_metrics: Metrics that every ``fold_complete`` must contain; None if unknown.
         headline: Metric that every ``experiment_complete`` must contain; empty for no metric,
-            None if unknown. See ``inspect_log`` for the checks in that case.
+            None if unknown. ``inspect_log`` describes the checks for None.
 
     Raises:
-        ContractError: A required field is missing or has the wrong type, a line other than an
-            incomplete last one is not an event, or the log has no event; the message names line,
-            event and field.
+        ContractError: A required field is missing or has the wrong type, a complete line is not an
+            event, or the log has no event. The message contains line, event and field.
         StorageError: The file cannot be read.
     """
     report = inspect_log(path, test_metrics=test_metrics, headline=headline)
     if not report.valid:
         response = respond_to_log_problem(report.problems[0].kind)
-        problems_text = "; ".join(map(str, report.problems[:_MAX_LISTED]))
-        num_more = report.num_problems - _MAX_LISTED
+        problems_text = "; ".join(map(str, report.problems[:_MAX_LISTED_PROBLEMS]))
+        num_more = report.num_problems - _MAX_LISTED_PROBLEMS
         more = f" (and {num_more} more)" if num_more > 0 else ""
         raise ContractError(
             f"{path}: {problems_text}{more}.", cause=response.cause, fix=response.fix
@@ -205,11 +204,11 @@ def _remove_torn_line(path: Path) -> str | None:
     if not content or content.endswith(b"\n"):
         return None
     start = content.rfind(b"\n") + 1
-    tail = content[start:].decode(errors="replace")
+    last_line = content[start:].decode(errors="replace")
     with path.open("r+b") as file:
-        if parse_line(tail) is not None:  # only the newline is missing
+        if parse_line(last_line) is not None:  # only the newline is missing
             file.seek(0, 2)
             file.write(b"\n")
             return None
         file.truncate(start)
-    return tail
+    return last_line

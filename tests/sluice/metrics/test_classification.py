@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from sluice.base.errors import ContractError
-from sluice.metrics.classification import NAMES, classification_metrics
+from sluice.metrics.classification import METRIC_NAMES, classification_metrics
 
 
 def draw_sample(num_rows: int, num_classes: int, seed: int = 0):
@@ -37,7 +37,7 @@ def test_metrics_equal_scikit_learn(num_classes):
 
     result = classification_metrics(target, probability)
 
-    assert tuple(result.values) == NAMES
+    assert tuple(result.values) == METRIC_NAMES
     labels = list(range(num_classes))
     score = probability[:, 1] if num_classes == 2 else probability
     expected = {
@@ -84,7 +84,7 @@ def test_diverged_model_has_no_metrics_and_a_reason():
 
     assert result.values == {}
     assert set(result.absent.values()) == {"1 of 4 probabilities are not finite"}
-    assert set(result.absent) == set(NAMES)
+    assert set(result.absent) == set(METRIC_NAMES)
 
 
 @pytest.mark.parametrize(
