@@ -1,9 +1,10 @@
 """Alpha spending: distributes alpha over repeated attempts on one test window.
 
-Repeated comparisons on the same window eventually give a false promotion. Therefore all attempts
-on a window share one alpha: each attempt spends a share that depends only on its number, and the
-shares sum to at most 1 for any number of attempts. The probability of at least one false promotion
-on the window is then at most alpha, regardless of the dependence between the attempts.
+An attempt is one decision of the promotion gate. Repeated attempts on the same window eventually
+give a false promotion. Therefore all attempts on a window share one alpha: each attempt spends a
+share that depends only on its number, and the shares sum to at most 1 for any number of attempts.
+The probability of at least one false promotion on the window is then at most alpha, regardless of
+the dependence between the attempts.
 """
 
 from collections.abc import Iterable
@@ -18,8 +19,8 @@ SPENDING_EXPONENT = 1.6
 """Exponent s of the spending function: attempt k spends alpha * k**-s / zeta(s). This is 44 % of
 alpha for the first attempt and 0.2 % for the thirtieth.
 
-The table shows the power of an attempt for each way of spending, at the effect that an attempt with
-the full alpha detects with power 0.80 (normal approximation):
+The table shows the power of an attempt for several spending functions, at the effect that an
+attempt with the full alpha detects with power 0.80 (normal approximation):
 
 ===============  =============  ===========  ============  ====================
 spending         first attempt  seventh      thirtieth     mean of the first 30
@@ -70,8 +71,8 @@ def count_attempt(
 
     Args:
         rows: Sketch of the window's rows.
-        earlier_rows: Sketches of the rows of all earlier decisions. None for a decision without a
-            sketch; it is counted, because it may have been made on these rows.
+        earlier_rows: Sketches of the rows of all earlier decisions; None for a decision without a
+            sketch. Such a decision is counted, because it may have been made on these rows.
         overlap: Minimum share of the window's rows that an earlier decision must contain to count
             as an attempt on this window [rate].
     """

@@ -30,12 +30,12 @@ def aggregate_clusters(table: LossTable) -> LossTable:
     if table.cluster_N is None:
         return table
     fold_cluster_pairs = pd.MultiIndex.from_arrays([table.fold_N, table.cluster_N])
-    code_N, clusters = pd.factorize(fold_cluster_pairs)
+    cluster_index_N, clusters = pd.factorize(fold_cluster_pairs)
     fold_C = clusters.get_level_values(0).to_numpy(np.int64)
     label_C = clusters.get_level_values(1).to_numpy(np.str_)
     _require_one_fold(fold_C, label_C)
     sums_CS = np.zeros((len(clusters), len(table.loss_SN)))
-    np.add.at(sums_CS, code_N, table.loss_SN.T)
+    np.add.at(sums_CS, cluster_index_N, table.loss_SN.T)
     return replace(
         table,
         fold_N=fold_C,

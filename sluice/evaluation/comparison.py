@@ -39,14 +39,16 @@ def compare(
     """Decide whether the candidate's mean loss is lower by more than ``settings.min_gain``.
 
     The estimand is the mean gain on the rows of these folds for newly drawn seeds. The bounds are
-    one-sided Student bounds at ``alpha``; the point estimate alone never decides:
+    one-sided Student bounds at ``alpha``; the point estimate alone never decides. The outcome is
+    the first of these that applies:
 
+    - INCONCLUSIVE: evidence is missing (see ``find_missing_evidence``).
     - PROMOTE: the lower bound is above ``min_gain``.
-    - REJECT: the upper bound is below 0 (significantly worse), or it is below ``min_gain`` (gain
-      significantly too small) and the outcome is not EQUIVALENT.
-    - EQUIVALENT: both bounds are between -margin and margin (two one-sided tests), and the
-      candidate is neither significantly better nor significantly worse.
-    - INCONCLUSIVE: none of these, or ``find_missing_evidence`` finds that evidence is missing.
+    - REJECT (significantly worse): the upper bound is below 0.
+    - EQUIVALENT: both bounds are between -margin and margin (two one-sided tests). The margin is
+      ``equivalence_margin_share`` of the reference's mean loss.
+    - REJECT (gain significantly too small): the upper bound is below ``min_gain``.
+    - INCONCLUSIVE: all other cases.
 
     The arms are unpaired in seeds, because equal seeds of two trainings have nothing in common.
     They are paired in rows.
@@ -84,7 +86,9 @@ def compare(
     # difference of two losses, so this error is proportional to the losses.
     rounding_error = 8 * np.finfo(np.float64).eps * float(np.abs(reference_arm.loss_SN).max())
     is_constant = bool(np.abs(centred_N).max() <= rounding_error)
-    block_length = _block_length(centred_N, settings, horizon_rows, is_constant=is_constant)
+    block_length = _determine_block_length(
+        centred_N, settings, horizon_rows, is_constant=is_constant
+    )
 
     estimate = estimate_gain(candidate_arm, reference_arm, fold_N, block_length=block_length)
     lower_bound, upper_bound = estimate.bounds(settings.alpha)
@@ -119,7 +123,7 @@ def compare(
         standard_error=estimate.standard_error,
         seed_se=estimate.seed_se,
         row_se=math.sqrt(estimate.row_component.variance),
-        degrees_of_freedom=estimate.total.degrees_of_freedom,
+        degrees_of_freedom=estimate.total_component.degrees_of_freedom,
         lower_bound=lower_bound,
         upper_bound=upper_bound,
         required=settings.min_gain,
@@ -153,7 +157,7 @@ def _centred_by_fold(gain_N: NDArray[np.float64], fold_N: NDArray[np.int64]) -> 
     return centred_N
 
 
-def _block_length(
+def _determine_block_length(
     centred_N: NDArray[np.float64], settings: GateSettings, horizon_rows: int, *, is_constant: bool
 ) -> int:
     """Return the block length [rows], or raise an error for contradictory settings."""
@@ -271,11 +275,11 @@ def _fold_gains(
     """Return the gain of each fold with its bounds, as means over rows instead of clusters."""
     gains = []
     for fold in np.unique(fold_N):
-        rows_N = fold_N == fold
+        mask_N = fold_N == fold
         estimate = estimate_gain(
-            candidate.select_rows(rows_N),
-            reference.select_rows(rows_N),
-            fold_N[rows_N],
+            candidate.select_rows(mask_N),
+            reference.select_rows(mask_N),
+            fold_N[mask_N],
             block_length=block_length,
         )
         low, high = estimate.bounds(alpha)

@@ -38,12 +38,12 @@ class ArmLosses:
         # The memory order is fixed, because the order of summation can change the last bit of a
         # sum.
         loss_SN = np.ascontiguousarray(table.loss_SN)
-        nan_loss_SN = np.where(np.isfinite(loss_SN), loss_SN, np.nan)
-        return cls(loss_SN=nan_loss_SN, is_deterministic=table.is_deterministic)
+        loss_or_nan_SN = np.where(np.isfinite(loss_SN), loss_SN, np.nan)
+        return cls(loss_SN=loss_or_nan_SN, is_deterministic=table.is_deterministic)
 
-    def select_rows(self, rows_N: NDArray[np.bool_]) -> "ArmLosses":
+    def select_rows(self, mask_N: NDArray[np.bool_]) -> "ArmLosses":
         """Return the losses of the rows of a mask (N,)."""
-        return ArmLosses(loss_SN=self.loss_SN[:, rows_N], is_deterministic=self.is_deterministic)
+        return ArmLosses(loss_SN=self.loss_SN[:, mask_N], is_deterministic=self.is_deterministic)
 
     def seeds_component(self) -> VarianceComponent:
         """Return the variance component of the arm's mean loss due to its seeds."""
@@ -69,7 +69,7 @@ class Estimate:
     """Component due to the test rows, or to the folds if metrics are compared."""
 
     @property
-    def total(self) -> VarianceComponent:
+    def total_component(self) -> VarianceComponent:
         """Sum of the three components: the variance of the gain over seeds and rows."""
         return add_components(
             (self.candidate_component, self.reference_component, self.row_component)
@@ -78,7 +78,7 @@ class Estimate:
     @property
     def standard_error(self) -> float:
         """Standard error of the gain; NaN if a component is unknown."""
-        return math.sqrt(self.total.variance)
+        return math.sqrt(self.total_component.variance)
 
     @property
     def seed_se(self) -> float:
@@ -87,7 +87,7 @@ class Estimate:
 
     def quantile(self, alpha: float) -> float:
         """Return the distance between the gain and a one-sided bound at alpha [standard errors]."""
-        return float(stdtrit(self.total.degrees_of_freedom, 1 - alpha))
+        return float(stdtrit(self.total_component.degrees_of_freedom, 1 - alpha))
 
     def bounds(self, alpha: float) -> tuple[float, float]:
         """Return the one-sided lower and upper bounds, each at ``alpha``."""
@@ -96,11 +96,11 @@ class Estimate:
 
     def p_value(self, required_gain: float) -> float:
         """Return the one-sided p-value. Null hypothesis: the gain is at most ``required_gain``."""
-        total = self.total
-        if not total.variance > 0:
+        total_component = self.total_component
+        if not total_component.variance > 0:
             return math.nan
-        score = (self.gain - required_gain) / math.sqrt(total.variance)
-        return float(stdtr(total.degrees_of_freedom, -score))
+        t_statistic = (self.gain - required_gain) / math.sqrt(total_component.variance)
+        return float(stdtr(total_component.degrees_of_freedom, -t_statistic))
 
 
 def estimate_gain(
@@ -127,8 +127,8 @@ def estimate_gain(
         candidate_component=candidate.seeds_component(),
         reference_component=reference.seeds_component(),
         row_component=add_components(
-            scale_component(rows_component(gain_N[rows_N], block_length), float(rows_N.mean()))
-            for rows_N in fold_masks
+            scale_component(rows_component(gain_N[mask_N], block_length), float(mask_N.mean()))
+            for mask_N in fold_masks
         ),
     )
 

@@ -97,7 +97,7 @@ def power_curve(
 
 
 def power_png(verdict: Verdict, *, power: float) -> bytes:
-    """Plot the power over the true gain: with this evidence, with more seeds, with more rows.
+    """Plot the power over the true gain, and the power with twice the seeds or twice the rows.
 
     Args:
         verdict: Verdict of the comparison.

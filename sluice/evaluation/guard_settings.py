@@ -94,9 +94,10 @@ class GuardSettings(Settings):
             ("margin", [m.metric for m in self.metrics]),
             ("limit", [m.metric for m in self.limits]),
         ):
-            repeated = sorted({name for name in names if names.count(name) > 1})
-            if repeated:
+            repeated_names = sorted({name for name in names if names.count(name) > 1})
+            if repeated_names:
                 raise ValueError(
-                    f"a metric must have at most one {kind}, got several for {', '.join(repeated)}"
+                    f"a metric must have at most one {kind}, got several for "
+                    f"{', '.join(repeated_names)}"
                 )
         return self

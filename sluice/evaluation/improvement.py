@@ -83,9 +83,9 @@ def probability_of_improvement(
             ),
             *(
                 scale_component(
-                    rows_component(probability_N[rows_N], block_length), float(rows_N.mean())
+                    rows_component(probability_N[mask_N], block_length), float(mask_N.mean())
                 )
-                for rows_N in (fold_N == fold for fold in np.unique(fold_N))
+                for mask_N in (fold_N == fold for fold in np.unique(fold_N))
             ),
         )
     )

@@ -19,8 +19,8 @@ CLUSTER = "cluster"
 
 def require_columns(frame: pd.DataFrame) -> None:
     """Raise an error for a table without rows or without one of the four columns."""
-    missing = [name for name in COLUMNS if name not in frame.columns]
-    if missing or frame.empty:
+    missing_columns = [name for name in COLUMNS if name not in frame.columns]
+    if missing_columns or frame.empty:
         raise ContractError(
             f"A loss table needs the columns {', '.join(COLUMNS)} and at least one row, got the "
             f"columns {', '.join(map(str, frame.columns)) or 'none'} and {len(frame)} rows.",
@@ -34,10 +34,11 @@ def integer_column(frame: pd.DataFrame, name: str) -> "pd.Series[int]":
     # Text is parsed as floats, which do not represent all larger integers exactly.
     is_invalid = (values.isna() | (values % 1 != 0) | (values.abs() >= _INTEGER_LIMIT)).fillna(True)
     if is_invalid.any():
-        first = int(np.flatnonzero(is_invalid.to_numpy(bool))[0])
+        first_row = int(np.flatnonzero(is_invalid.to_numpy(bool))[0])
         raise ContractError(
-            f"Column '{name}' must contain integers below 2^53, got {frame[name].iloc[first]!r} in "
-            f"row {first} ({pluralize(int(is_invalid.sum()), 'invalid value')}).",
+            f"Column '{name}' must contain integers below 2^53, got "
+            f"{frame[name].iloc[first_row]!r} in row {first_row} "
+            f"({pluralize(int(is_invalid.sum()), 'invalid value')}).",
             fix=f"Fill '{name}' in every row"
             + (" or, for a rule without seeds, in none." if name == "seed" else "."),
         )
@@ -50,10 +51,10 @@ def loss_values(frame: pd.DataFrame) -> "pd.Series[float]":
     values = pd.to_numeric(column, errors="coerce").astype("float64")
     is_invalid = values.isna() & column.notna() & (column.astype("str").str.lower() != "nan")
     if is_invalid.any():
-        first = int(np.flatnonzero(is_invalid.to_numpy(bool))[0])
+        first_row = int(np.flatnonzero(is_invalid.to_numpy(bool))[0])
         raise ContractError(
-            f"Column 'loss' must contain numbers, got {column.iloc[first]!r} in row {first} "
-            f"({pluralize(int(is_invalid.sum()), 'invalid value')}).",
+            f"Column 'loss' must contain numbers, got {column.iloc[first_row]!r} in row "
+            f"{first_row} ({pluralize(int(is_invalid.sum()), 'invalid value')}).",
             fix="Write the loss as a number, or NaN where the model failed.",
         )
     return values
@@ -62,9 +63,9 @@ def loss_values(frame: pd.DataFrame) -> "pd.Series[float]":
 def parse_labels(column: "pd.Series") -> "pd.Series[str]":
     """Return the labels as text, with dates in ISO format; raise an error for missing labels."""
     if column.isna().any():
-        first = int(np.flatnonzero(column.isna().to_numpy(bool))[0])
+        first_row = int(np.flatnonzero(column.isna().to_numpy(bool))[0])
         raise ContractError(
-            f"Column 'row' must contain a label in every row, but row {first} has none.",
+            f"Column 'row' must contain a label in every row, but row {first_row} has none.",
             fix="Write the date or number of the row.",
         )
     if pd.api.types.is_datetime64_any_dtype(column):
@@ -86,9 +87,9 @@ def cluster_of_rows(frame: pd.DataFrame, parsed: pd.DataFrame) -> "pd.Series[str
         return None
     column = frame[CLUSTER]
     if column.isna().any():
-        first_empty = int(np.flatnonzero(column.isna().to_numpy(bool))[0])
+        first_row = int(np.flatnonzero(column.isna().to_numpy(bool))[0])
         raise ContractError(
-            f"Column 'cluster' must be filled in every row, but row {first_empty} is empty.",
+            f"Column 'cluster' must be filled in every row, but row {first_row} is empty.",
             fix="Fill in the cluster of each row, or remove the column.",
         )
     clusters = parsed[["fold", "row"]].assign(cluster=parse_labels(column)).drop_duplicates()
@@ -143,11 +144,11 @@ def _require_text_order(fold_rows: pd.DataFrame) -> None:
     is_unsorted = previous_label.notna() & (fold_rows["row"] < previous_label)
     unsorted_rows = np.flatnonzero(is_unsorted.to_numpy(bool))
     if unsorted_rows.size:
-        first = int(unsorted_rows[0])
+        first_row = int(unsorted_rows[0])
         raise ContractError(
             "The time order of the rows is unknown: labels must be numbers or ISO dates, or the "
-            f"table must be sorted by label; got {fold_rows['row'].iloc[first]!r} after "
-            f"{previous_label.iloc[first]!r} in fold {fold_rows['fold'].iloc[first]} "
+            f"table must be sorted by label; got {fold_rows['row'].iloc[first_row]!r} after "
+            f"{previous_label.iloc[first_row]!r} in fold {fold_rows['fold'].iloc[first_row]} "
             f"({pluralize(unsorted_rows.size, 'such row')}).",
             cause="Dates or numbers in other formats do not sort in time order.",
             fix="Write dates as 2024-12-31 and numbers as plain numbers. Sort the table by label "

@@ -127,10 +127,10 @@ class LossTable:
         Raises:
             ContractError: The windows or the rows differ; the message names the differences.
         """
-        has_same_order = np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
+        has_same_rows = np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
             self.label_N, other.label_N
         )
-        if has_same_order and self.window == other.window:
+        if has_same_rows and self.window == other.window:
             return self._require_same_clusters(other)
         own_fold_rows = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
         other_fold_rows = pd.MultiIndex.from_arrays([other.fold_N, other.label_N])
@@ -322,5 +322,5 @@ def _describe_first(fold_rows: pd.MultiIndex) -> str:
 
 
 def digest_of_rows(fold_N: NDArray[np.int64], label_N: NDArray[np.str_]) -> str:
-    """Return the digest of the (fold, row) pairs, the default window of a table."""
+    """Return the digest of the (fold, row) pairs, the default of ``LossTable.window``."""
     return digest_json([fold_N.tolist(), label_N.tolist()])

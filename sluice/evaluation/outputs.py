@@ -70,17 +70,17 @@ def require_complete_seeds(folds: Sequence[Fold], members: Sequence[Member]) -> 
     Raises:
         ContractError: A seed lacks a fold, has a fold twice, or has an unexpected fold.
     """
-    members_by_fold_run = _index_by_fold_run(members)
+    member_by_fold_run = _index_by_fold_run(members)
     seeds = sorted({member.seed for member in members})
     expected_runs = {(seed, fold.fold_id) for seed in seeds for fold in folds}
-    if members_by_fold_run.keys() != expected_runs or len(members_by_fold_run) != len(members):
-        missing_runs = sorted(expected_runs - members_by_fold_run.keys())
-        unexpected_runs = sorted(members_by_fold_run.keys() - expected_runs)
+    if member_by_fold_run.keys() != expected_runs or len(member_by_fold_run) != len(members):
+        missing_runs = sorted(expected_runs - member_by_fold_run.keys())
+        unexpected_runs = sorted(member_by_fold_run.keys() - expected_runs)
         raise ContractError(
             f"Every seed must have one member for each of {len(folds)} folds, got "
             f"{pluralize(len(members), 'member')} for {pluralize(len(seeds), 'seed')}; missing "
             f"(seed, fold) {missing_runs}, unexpected {unexpected_runs}, repeated "
-            f"{len(members) - len(members_by_fold_run)}.",
+            f"{len(members) - len(member_by_fold_run)}.",
             fix="Train the missing members on these folds.",
         )
     return tuple(seeds)
@@ -89,14 +89,14 @@ def require_complete_seeds(folds: Sequence[Fold], members: Sequence[Member]) -> 
 def own_member_selector(
     workload: Workload, frame: pd.DataFrame, members: Sequence[Member]
 ) -> SelectMember:
-    """Return the function that selects the member trained on a seed and a fold.
+    """Return the function that selects the member that was trained with a seed on a fold.
 
     The function raises a ``ContractError`` if the member was trained on the fold's test rows.
     """
-    members_by_fold_run = _index_by_fold_run(members)
+    member_by_fold_run = _index_by_fold_run(members)
 
     def select_member(seed: int, fold: Fold) -> Member:
-        member = members_by_fold_run[seed, fold.fold_id]
+        member = member_by_fold_run[seed, fold.fold_id]
         return select_unseen_member([member], frame.index, fold, horizon_rows=workload.horizon_rows)
 
     return select_member
@@ -161,10 +161,10 @@ def require_shape(workload: Workload, output: Tensor, examples: Examples, source
 
 def require_output_shape(workload: Workload, output: Tensor, y: Tensor, source: str) -> None:
     """Raise an error unless the output has the shape for the targets; see ``require_shape``."""
-    expected = workload.output_shape(y)
-    if tuple(output.shape) != expected:
+    expected_shape = workload.output_shape(y)
+    if tuple(output.shape) != expected_shape:
         raise ContractError(
-            f"Predictions for {len(y)} test rows must have shape {expected}, got "
+            f"Predictions for {len(y)} test rows must have shape {expected_shape}, got "
             f"{tuple(output.shape)} from {source}.",
             fix="Return one prediction per test example, in row order.",
         )

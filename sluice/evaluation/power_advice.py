@@ -35,9 +35,10 @@ def advise_sample_size(
 ) -> str:
     """Return a sentence that says which sample size to increase, and to what number.
 
-    Each variance component is inversely proportional to its sample size. The standard error must
-    fall to ``distance / decisive_distance_se``. The sentence names the sample size whose relative
-    increase for this is smallest. If no single sample size suffices, all of them are listed.
+    Each variance component is inversely proportional to its sample size. For the desired power, the
+    standard error must fall to ``distance / decisive_distance_se``. The sentence names the sample
+    size that achieves this alone with the smallest relative increase. If no sample size achieves
+    this alone, the sentence lists all sample sizes.
 
     Args:
         evidence: Sample sizes and variance components.

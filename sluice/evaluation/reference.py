@@ -129,7 +129,8 @@ def require_scorable(
         frame: Feature frame of the candidate. If the version has other features, its recorded
             losses are not checked here, but later by ``score_version``.
         store: Artifact store with the version's weights, losses and code.
-        code: "stored" to build a version with other code from the modules that are stored with it.
+        code: With "stored", a version whose user modules have changed is built from the modules
+            that are stored with it.
 
     Raises:
         CodeMismatch, ContractError, IntegrityError, UntrustedCode: See ``score_version``.
@@ -169,7 +170,11 @@ class _BuiltVersion:
 
 
 def _build_version(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVersion:
-    """Build a version with the current code or, if selected and different, its stored code."""
+    """Build a version with the current code.
+
+    If ``code`` is "stored" and the user modules of the version have changed or cannot be imported,
+    the version is built with its stored code.
+    """
     lineage, comparison = version.lineage, None
     try:
         workload, model = rebuild_workload(version)
@@ -194,7 +199,10 @@ def _build_version(version: Version, store: ArtifactStore, code: CodeSource) -> 
     with use_stored_modules(read_stored_code(_version_name(lineage), version, store)):
         workload, model = rebuild_workload(version)
         _require_comparable_rows(version)
-        networks = {m.weights: load_member(m, workload, model, store) for m in lineage.members}
+        networks = {
+            member.weights: load_member(member, workload, model, store)
+            for member in lineage.members
+        }
     return _BuiltVersion(
         workload=workload,
         load=lambda member: networks[member.weights],

@@ -85,12 +85,16 @@ def _sum_drawn_rows(
     sums_nS = _circular_sums(loss_Sn, length)
     last_sums_nS = _circular_sums(loss_Sn, last_length) if last_length else None
     sum_RS = np.empty((resamples, loss_Sn.shape[0]))
-    drawn_BS, ones_B = np.empty((num_whole_blocks, loss_Sn.shape[0])), np.ones(num_whole_blocks)
+    drawn_sums_BS, ones_B = (
+        np.empty((num_whole_blocks, loss_Sn.shape[0])),
+        np.ones(num_whole_blocks),
+    )
     for sum_S in sum_RS:
         # Gathering in place and summing with BLAS is ten times as fast as sums_nS[...].sum(axis=0).
+        # With the default mode, np.take would copy its output.
         starts = rng.integers(n, size=num_whole_blocks)
-        np.take(sums_nS, starts, axis=0, out=drawn_BS, mode="clip")
-        np.matmul(ones_B, drawn_BS, out=sum_S)
+        np.take(sums_nS, starts, axis=0, out=drawn_sums_BS, mode="clip")
+        np.matmul(ones_B, drawn_sums_BS, out=sum_S)
         if last_sums_nS is not None:
             sum_S += last_sums_nS[rng.integers(n)]
     return sum_RS
@@ -109,6 +113,6 @@ def _mean_of_drawn_seeds(
 ) -> NDArray[np.float64]:
     """Return the mean (R,) over seeds that are drawn with replacement in each resample."""
     num_seeds = sum_RS.shape[1]
-    drawn_RS = rng.integers(num_seeds, size=sum_RS.shape)
-    mean_R: NDArray[np.float64] = np.take_along_axis(sum_RS, drawn_RS, axis=1).mean(axis=1)
+    drawn_seed_RS = rng.integers(num_seeds, size=sum_RS.shape)
+    mean_R: NDArray[np.float64] = np.take_along_axis(sum_RS, drawn_seed_RS, axis=1).mean(axis=1)
     return mean_R

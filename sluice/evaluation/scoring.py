@@ -64,7 +64,7 @@ class ModelScores:
     has no seeds."""
 
     note: str = ""
-    """Note on the code that computed the scores; "" if it has not changed since the training."""
+    """Note on the code that computed the scores; "" if the code is that of the training."""
 
 
 def score_candidate(
@@ -166,7 +166,7 @@ def score_baseline(
     *,
     subject: str,
 ) -> Scores:
-    """Score a baseline without seeds: of the workload, the best simple rule, or imported."""
+    """Score a baseline without seeds, from the workload, the simple rules or an import."""
     fold_scores = []
     for fold, examples in examples_of(workload, frame, folds):
         output, source = baseline.outputs[fold.fold_id], f"baseline of fold {fold.fold_id}"
@@ -180,7 +180,7 @@ def score_baseline(
             fold_scores += score_chunks(
                 workload, frame, fold, examples, sources, with_ensemble=False
             )
-    return _collect(workload, frame, folds, (), [fold_scores], subject)
+    return _collect_scores(workload, frame, folds, (), [fold_scores], subject)
 
 
 def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
@@ -240,8 +240,8 @@ def _chunked_scores(
             fold_scores.append(scores)
     scored_with = context.workload, context.frame, context.folds
     return ModelScores(
-        by_seed=_collect(*scored_with, seeds, scores_SF, context.subject),
-        deployed=_collect(*scored_with, (), [ensemble_scores], context.subject),
+        by_seed=_collect_scores(*scored_with, seeds, scores_SF, context.subject),
+        deployed=_collect_scores(*scored_with, (), [ensemble_scores], context.subject),
     )
 
 
@@ -255,8 +255,8 @@ def _seed_and_ensemble_scores(
 ) -> ModelScores:
     """Return the scores of each seed, and of the mean output of all seeds."""
     ensemble_outputs = [
-        replace(seed_outputs[0], output=mean_output([output.output for output in seed_outputs]))
-        for seed_outputs in zip(*outputs_SF, strict=True)  # the outputs of all seeds for one fold
+        replace(outputs_S[0], output=mean_output([seed_output.output for seed_output in outputs_S]))
+        for outputs_S in zip(*outputs_SF, strict=True)
     ]
     scores_SF = [
         [score_output(workload, frame, output) for output in fold_outputs]
@@ -264,12 +264,12 @@ def _seed_and_ensemble_scores(
     ]
     ensemble_scores = [score_output(workload, frame, output) for output in ensemble_outputs]
     return ModelScores(
-        by_seed=_collect(workload, frame, folds, seeds, scores_SF, subject),
-        deployed=_collect(workload, frame, folds, (), [ensemble_scores], subject),
+        by_seed=_collect_scores(workload, frame, folds, seeds, scores_SF, subject),
+        deployed=_collect_scores(workload, frame, folds, (), [ensemble_scores], subject),
     )
 
 
-def _collect(
+def _collect_scores(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],

@@ -31,8 +31,8 @@ def sign_flip_p(
     Under the null hypothesis, the gain of a block of rows is positive or negative with equal
     probability. The same holds for the deviation of a seed from the mean of its arm. Each resample
     flips the signs of the gains and of the deviations at random. The deviations are scaled by
-    sqrt(S / (S - 1)), because their mean was subtracted. Signs are not flipped for each combination
-    of seed and block, which would treat these as independent replicates.
+    sqrt(S / (S - 1)), because their mean was subtracted. A sign for each combination of seed and
+    block would wrongly treat the combinations as independent replicates.
 
     Args:
         candidate: Losses (S, N).

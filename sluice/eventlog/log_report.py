@@ -205,10 +205,10 @@ class _Inspection:
             path=str(path),
             counts=dict(self.counts),
             problems=tuple(self.problems.entries),
-            num_problems=self.problems.total,
+            num_problems=self.problems.count,
             notes=tuple(self.notes.entries),
             non_finite=tuple(self.non_finite.entries),
-            num_non_finite=self.non_finite.total,
+            num_non_finite=self.non_finite.count,
             gaps=(
                 *self.open_starts.values(),
                 *self._find_missing_folds(),
@@ -219,15 +219,15 @@ class _Inspection:
 
     def _find_missing_folds(self) -> list[LogProblem]:
         """Compare the completed folds with the number that the experiment reports."""
-        end = self.last_experiment_end
-        if end is None or end[1] <= len(self.completed_folds):
+        experiment_end = self.last_experiment_end
+        if experiment_end is None or experiment_end[1] <= len(self.completed_folds):
             return []
-        line, total_folds = end
+        line_number, total_folds = experiment_end
         completed = ", ".join(map(str, sorted(self.completed_folds, key=str))) or "none"
         what = (
             f"total_folds is {total_folds}, but only these folds have a fold_complete: {completed}"
         )
-        return [_make_gap(line, "experiment_complete", what)]
+        return [_make_gap(line_number, "experiment_complete", what)]
 
     def _find_missing_end(self) -> list[LogProblem]:
         """Return a gap if there are epochs, but no start or end of a fold or experiment."""
@@ -243,14 +243,16 @@ class _Inspection:
 
     def _replace_problems(self) -> None:
         """Replace the problems of all lines by one problem of the whole file."""
-        first = self.problems.entries[0] if self.problems.total else None
-        if first is None:
+        first_problem = self.problems.entries[0] if self.problems.count else None
+        if first_problem is None:
             what = "the file is empty: it contains no event"
             problem = LogProblem(kind="empty", line=1, event="", field="", what=what)
         else:
-            what = f"this is not an event log, it contains no event: {first.what}"
-            problem = LogProblem(kind="not a log", line=first.line, event="", field="", what=what)
-        self.problems = _Listing(entries=[problem], total=1)
+            what = f"this is not an event log, it contains no event: {first_problem.what}"
+            problem = LogProblem(
+                kind="not a log", line=first_problem.line, event="", field="", what=what
+            )
+        self.problems = _Listing(entries=[problem], count=1)
 
     def _find_metric_notes(self, event: str, record: Mapping[str, Any]) -> list[FieldProblem]:
         """Return a note if metrics are missing, or have other names than in the first fold.
@@ -317,10 +319,10 @@ class _Listing:
     """List of the first problems, and the number of all problems."""
 
     entries: list[LogProblem] = field(default_factory=list)
-    total: int = 0
+    count: int = 0
 
     def add(self, problem: LogProblem) -> None:
-        self.total += 1
+        self.count += 1
         if len(self.entries) < _MAX_LISTED_PROBLEMS:
             self.entries.append(problem)
 

@@ -130,7 +130,7 @@ def raise_alert(
             ),
         )
     poster = _AlertPoster(
-        url=url, alerts=pending_alerts, file=file, deadline=time.monotonic() + max_wait_s
+        url=url, alerts=pending_alerts, file=file, deadline_s=time.monotonic() + max_wait_s
     )
     # A thread posts the alerts, because the timeout of urlopen covers neither name resolution nor a
     # server that responds slowly. A daemon thread can be abandoned, and ends with the process.
@@ -189,7 +189,7 @@ class _AlertFile:
         return _parse_alerts(self._path.read_bytes())
 
     def alerts_to_post(self, current_alert: Alert) -> list[Alert]:
-        """Return the alerts to post: the current alert first, then pending ones, newest first."""
+        """Return the alerts to post: the current alert, then pending alerts, newest first."""
         posted_keys = set()
         if self._posted_path.exists():
             posted_keys = set(self._posted_path.read_text().split())
@@ -218,7 +218,7 @@ class _AlertPoster:
     url: str
     alerts: list[Alert]
     file: _AlertFile
-    deadline: float
+    deadline_s: float
     """Time at which posting ends, by the monotonic clock [s]."""
 
     num_posted: int = 0
@@ -243,9 +243,11 @@ class _AlertPoster:
         problem = "The webhook was not called: the time limit was reached."
         for attempt in range(_MAX_ATTEMPTS):
             if attempt:
-                pause_s = min(_FIRST_PAUSE_S * 4 ** (attempt - 1), self.deadline - time.monotonic())
+                pause_s = min(
+                    _FIRST_PAUSE_S * 4 ** (attempt - 1), self.deadline_s - time.monotonic()
+                )
                 time.sleep(max(0.0, pause_s))
-            remaining_s = self.deadline - time.monotonic()
+            remaining_s = self.deadline_s - time.monotonic()
             if remaining_s <= 0:
                 return problem
             request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")
@@ -270,13 +272,13 @@ def _lock(file: BinaryIO) -> None:
     Raises:
         TimeoutError: Another process holds the lock for too long.
     """
-    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline_s:
                 raise TimeoutError("another process has locked the file") from None
             time.sleep(0.01)
 

@@ -85,7 +85,7 @@ def measure_gain(
         if horizon_rows > 0:
             shortest = shortest_block(gain_M.size, horizon_rows)
             optimal = choose_block_length(gain_M - gain_M.mean(), horizon_rows)
-            # The variance requires at least two blocks, even if the optimal length is larger.
+            # The variance requires at least two blocks, so a longer optimal length is reduced.
             block_length = max(shortest, min(optimal, gain_M.size // 2))
         low, high = estimate_gain(
             candidate, reference, np.zeros(gain_M.size, np.int64), block_length=block_length

@@ -71,8 +71,8 @@ def _check_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Limit
                 "insufficient",
                 f"{len({row.label for row in result.rows})} of {result.num_rows} rows can be "
                 f"scored, required {settings.min_scored_share:.0%} ({len(result.gone)} no longer "
-                f"in the data, {len(result.seen)} trained on, {len(result.unscored)} in no test "
-                "window)",
+                f"in the data, {len(result.seen)} used for training, {len(result.unscored)} in no "
+                "test window)",
                 "Revise the suite with rows of the current test windows.",
             )
         )

@@ -50,7 +50,7 @@ def hard_suite(
             f"Suite '{name}' needs finite losses, got "
             f"{pluralize(int(is_nonfinite_N.sum()), 'row')} with non-finite losses, first row "
             f"{losses.label_N[is_nonfinite_N.argmax()]} (seeds: {seeds}).",
-            cause="A diverged model is wrong on all rows, so its losses do not identify hard ones.",
+            cause="A diverged model is wrong on all rows, so its losses do not identify hard rows.",
             fix="Select the rows by a model whose seeds all converged.",
         )
     chosen_by = losses.seeds[: (len(losses.seeds) + 1) // 2]
@@ -70,9 +70,11 @@ def hard_suite(
             cause="The losses belong to another table.",
             fix="Score the model on this data first.",
         )
-    num_hard = max(1, int(frame_positions.size * share))
-    hard_indices = np.argsort(-loss_by_label.to_numpy(), kind="stable")[:num_hard].astype(np.int64)
-    median_loss = float(np.median_loss(loss_by_label))
+    num_hard_rows = max(1, int(frame_positions.size * share))
+    hard_indices = np.argsort(-loss_by_label.to_numpy(), kind="stable")[:num_hard_rows].astype(
+        np.int64
+    )
+    median_loss = float(np.median(loss_by_label))
     features_by_row = find_unusual_features(hard_indices, frame_positions, frame, feature_columns)
     return make_suite(
         name,
@@ -89,7 +91,8 @@ def hard_suite(
 def describe_unusual_features(features: tuple[UnusualFeature, ...]) -> str:
     """Return the unusual features of a row as text; "" if there are no unusual features."""
     return ", ".join(
-        f"{f.feature} {f.value:.3g} ({f.deviations:+.1f} deviations)" for f in features
+        f"{feature.feature} {feature.value:.3g} ({feature.deviations:+.1f} deviations)"
+        for feature in features
     )
 
 

@@ -46,7 +46,7 @@ def suites_page(report: SuiteReport, *, title: str, max_examples: int) -> str:
     heading = f"Regression suites of {title}"
     outcome = "no guards" if not report.guards else f"guards: {report.outcome}"
     tone = "plain" if not report.guards else _GUARD_TONE[report.outcome]
-    parts = [
+    sections = [
         f"<h1>{escape(heading)} {tag(outcome, tone)}</h1>",
         f'<p class="soft">Candidate {short(report.candidate)} against '
         f"{escape(short(report.reference))}. {escape(_describe_wrong_rows(report))}</p>",
@@ -58,15 +58,15 @@ def suites_page(report: SuiteReport, *, title: str, max_examples: int) -> str:
         ),
     ]
     if report.results:
-        parts += [
+        sections += [
             f'<div class="card">{_overview_table(report)}</div>',
             _image(changes_png(report.results), "shares of fixed and broken rows by suite"),
         ]
     else:
-        parts.append("<p>No suites are defined.</p>")
+        sections.append("<p>No suites are defined.</p>")
     for result in report.results:
-        parts += _suite_section(result, report, max_examples)
-    return html_page(heading, "\n".join(parts), style=_STYLE)
+        sections += _suite_section(result, report, max_examples)
+    return html_page(heading, "\n".join(sections), style=_STYLE)
 
 
 def _describe_wrong_rows(report: SuiteReport) -> str:
@@ -104,7 +104,7 @@ def _gain_cell(result: SuiteResult) -> str:
 
 
 def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) -> list[str]:
-    parts = [
+    sections = [
         f"<h2>{escape(result.name)} <span class=soft>version {result.version}, "
         f"{short(result.digest)}</span></h2>",
         f'<p class="soft">{escape(describe_origin(result.origin))}</p>',
@@ -113,10 +113,10 @@ def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) 
         *_unscored_paragraphs(result),
     ]
     if not result.rows:
-        return parts
+        return sections
     if len(result.rows) >= _MIN_PLOTTED_ROWS:
         png = rows_png(result, threshold=report.threshold, unit=report.unit)
-        parts.append(_image(png, f"losses on the rows of {result.name}"))
+        sections.append(_image(png, f"losses on the rows of {result.name}"))
     example_rows = result.examples(max_examples)
     # The example is in the last column, where a long text does not move the columns of numbers.
     example_column = ["example"] if any(row.description for row in example_rows) else []
@@ -135,32 +135,33 @@ def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) 
         for row in example_rows
     ]
     num_omitted = len(result.rows) - len(example_rows)
-    parts.append(
+    sections.append(
         f'<div class="card">{table(names, table_rows, numbers=frozenset({3, 4, 5}))}'
         + (f'<p class="soft">and {pluralize(num_omitted, "more row")}</p>' if num_omitted else "")
         + "</div>"
     )
-    return parts
+    return sections
 
 
 def _describe_suspects(result: SuiteResult) -> str:
     num_model, num_data = result.count_suspects("model"), result.count_suspects("data")
     if not num_model + num_data:
         return "The candidate is right on all scored rows." if result.rows else ""
-    parts = [f"The candidate is wrong on {pluralize(num_model + num_data, 'row')}."]
+    sentences = [f"The candidate is wrong on {pluralize(num_model + num_data, 'row')}."]
     if num_model:
-        parts.append(
-            f"The model is suspected on {num_model} of them, because the baseline or a seed of "
-            "either model is right there."
+        sentences.append(
+            f"The model is suspected on {num_model} of these rows, because the baseline or a seed "
+            "of either model is right on them."
         )
     if num_data:
-        parts.append(
-            f"The data are suspected on {num_data} of them, because {_describe_arms(result)} are "
-            "wrong there with all seeds. These rows may be measured incorrectly, be "
-            "unpredictable, or require a model that is larger or trained for longer. Train for "
-            "more epochs before you change the data, if the training curves still improve."
+        sentences.append(
+            f"The data are suspected on {num_data} of these rows, because "
+            f"{_describe_arms(result)} are wrong on them with all seeds. The rows may be measured "
+            "incorrectly, be unpredictable, or require a model that is larger or trained for "
+            "longer. If the training curves still improve, train for more epochs before you "
+            "change the data."
         )
-    return " ".join(parts)
+    return " ".join(sentences)
 
 
 def _describe_arms(result: SuiteResult) -> str:

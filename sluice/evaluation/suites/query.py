@@ -1,9 +1,9 @@
 """Evaluates the queries of suites: one condition on the columns of a table.
 
-A query is parsed as a Python expression and evaluated by this module on whole columns. Every node
-type that is not listed here is rejected, so a query cannot contain attributes, calls or subscripts.
-Its names refer to columns and the index only. Arithmetic uses float64, so a query cannot create
-huge integers or texts.
+A query is parsed as a Python expression and evaluated by this module on whole columns. Node types
+that this module does not handle are rejected, so a query cannot contain attributes, calls or
+subscripts. The names in a query refer to columns and the index only. Arithmetic uses float64, so a
+query cannot create huge integers or texts.
 """
 
 import ast
@@ -64,11 +64,11 @@ _GRAMMAR = (
 
 
 class _RejectedQuery(Exception):
-    """Raised for a part of a query that is rejected, with its byte offset."""
+    """Raised for a rejected part of a query, with the byte offset of this part."""
 
     def __init__(self, problem: str, node: ast.expr | None = None) -> None:
         super().__init__(problem)
-        self.offset = None if node is None else node.col_offset
+        self.byte_offset = None if node is None else node.col_offset
 
 
 def evaluate_query(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
@@ -100,7 +100,7 @@ def evaluate_query(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
         body, names = _parse(text)
         result = _Evaluation(frame, names).evaluate(body)
     except _RejectedQuery as error:
-        position = "" if error.offset is None else _describe_position(text, error.offset)
+        position = "" if error.byte_offset is None else _describe_position(text, error.byte_offset)
         raise ContractError(
             f"The query {_excerpt(text)} cannot be evaluated: {error}{position}.",
             cause=f"The columns are {_list_columns(frame.columns)}.",
@@ -160,7 +160,7 @@ def _require_shallow(body: ast.expr) -> None:
 
 
 class _Evaluation:
-    """Evaluates the nodes of one query on one table; other node types are rejected."""
+    """Evaluates the nodes of one query on one table, and rejects unsupported node types."""
 
     def __init__(self, frame: pd.DataFrame, names: dict[int, str]) -> None:
         self._frame = frame
@@ -176,11 +176,12 @@ class _Evaluation:
             case ast.Compare():
                 return self._comparison(node)
             case ast.BoolOp():
-                conditions = [self._condition(part) for part in node.values]
-                combined = conditions[0]
-                for part in conditions[1:]:
-                    combined = combined & part if isinstance(node.op, ast.And) else combined | part
-                return combined
+                conditions = [self._condition(operand) for operand in node.values]
+                result = conditions[0]
+                for condition in conditions[1:]:
+                    is_and = isinstance(node.op, ast.And)
+                    result = result & condition if is_and else result | condition
+                return result
             case ast.UnaryOp(op=ast.Not()):
                 return ~self._condition(node.operand)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
@@ -243,13 +244,13 @@ class _Evaluation:
         left, result = self.evaluate(node.left), None
         for op, right_node in zip(node.ops, node.comparators, strict=True):
             if isinstance(op, ast.In | ast.NotIn):
-                part, right = self._membership(left, op, right_node), None
+                comparison, right = self._membership(left, op, right_node), None
             elif type(op) in _COMPARISONS:
                 right = self.evaluate(right_node)
-                part = _compare(left, right, _COMPARISONS[type(op)], right_node)
+                comparison = _compare(left, right, _COMPARISONS[type(op)], right_node)
             else:
                 raise _RejectedQuery("'is' is not allowed: write == or !=", right_node)
-            result = part if result is None else result & part
+            result = comparison if result is None else result & comparison
             left = right
         return result
 
@@ -305,8 +306,8 @@ def _describe_type(value: Any) -> str:
         ):
             if has_kind(dtype):
                 return kind
-        inferred = types.infer_dtype(value, skipna=True)
-        return "text" if inferred in ("string", "empty") else f"values of type {inferred}"
+        inferred_type = types.infer_dtype(value, skipna=True)
+        return "text" if inferred_type in ("string", "empty") else f"values of type {inferred_type}"
     if isinstance(value, bool | np.bool_):
         return "truth value"
     return "text" if isinstance(value, str) else "number"
@@ -325,9 +326,9 @@ def _describe_node(node: ast.expr) -> str:
     return f"the construct {type(node).__name__}"
 
 
-def _describe_position(text: str, offset: int) -> str:
-    before = text.encode()[:offset].decode(errors="replace")
-    return f" at character {len(before) + 1}"
+def _describe_position(text: str, byte_offset: int) -> str:
+    text_before = text.encode()[:byte_offset].decode(errors="replace")
+    return f" at character {len(text_before) + 1}"
 
 
 def _excerpt(text: str) -> str:

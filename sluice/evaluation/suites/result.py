@@ -142,7 +142,7 @@ class SuiteReport(Record):
         """Outcome of all guards; a failure takes precedence over insufficient evidence."""
         if self.passed:
             return "pass"
-        return "fail" if any(g.outcome == "fail" for g in self.guards) else "insufficient"
+        return "fail" if any(guard.outcome == "fail" for guard in self.guards) else "insufficient"
 
     @property
     def guard_outcomes(self) -> tuple[GuardOutcome, ...]:

@@ -79,8 +79,8 @@ def run_suites(
         threshold = float(np.quantile(aligned_losses.loss_SN.mean(axis=0), settings.wrong_quantile))
     roles = ("candidate", "reference", "baseline")
     candidate, reference, baseline = (
-        make_suite_arm(scores, candidate_losses, threshold, name)
-        for scores, name in zip(all_scores, roles, strict=True)
+        make_suite_arm(scores, candidate_losses, threshold, role)
+        for scores, role in zip(all_scores, roles, strict=True)
     )
     results = tuple(
         _run_suite(
@@ -100,7 +100,7 @@ def run_suites(
         )
         for version in suites
     )
-    by_name = {result.name: result for result in results}
+    result_by_name = {result.name: result for result in results}
     return SuiteReport(
         candidate=arms.candidate.losses.subject,
         reference=arms.reference.losses.subject,
@@ -109,7 +109,9 @@ def run_suites(
         threshold=threshold,
         results=results,
         guards=tuple(
-            evaluate_guard(guard, by_name.get(guard.suite), settings, unit=workload.loss_unit)
+            evaluate_guard(
+                guard, result_by_name.get(guard.suite), settings, unit=workload.loss_unit
+            )
             for guard in settings.guards
         ),
     )
@@ -126,8 +128,8 @@ def _run_suite(
 ) -> SuiteResult:
     """Return the result of the candidate on one suite."""
     suite, position_M = version.suite, status.scored_M
-    candidate, candidate_problem = arms[0].on_suite(position_M, suite)
-    reference, reference_problem = arms[1].on_suite(position_M, suite)
+    candidate, candidate_problem = arms[0].select_suite_rows(position_M, suite)
+    reference, reference_problem = arms[1].select_suite_rows(position_M, suite)
     problems = tuple(problem for problem in (candidate_problem, reference_problem) if problem)
     if arms[1].threshold is not None and not np.isfinite(arms[1].threshold):
         problems += ("the reference has non-finite losses on the window",)

@@ -47,7 +47,9 @@ class SuiteArm:
             is_wrong_N = ~(self.losses.loss_SN.mean(axis=0) <= self.threshold)  # True for NaN
         return is_wrong_N
 
-    def on_suite(self, position_M: NDArray[np.int64], suite: Suite) -> "tuple[SuiteArm, str]":
+    def select_suite_rows(
+        self, position_M: NDArray[np.int64], suite: Suite
+    ) -> "tuple[SuiteArm, str]":
         """Return the arm on the rows of a suite, without the seeds that selected these rows.
 
         Args:
@@ -63,9 +65,9 @@ class SuiteArm:
         if self.seeds and not unbiased_indices:
             problem = f"all seeds of the {self.name} {SELECTION_MESSAGE}"
             unbiased_indices = list(range(len(self.seeds)))
-        selection = np.ix_(np.array(unbiased_indices if self.seeds else [0]), position_M)
+        selected_SM = np.ix_(np.array(unbiased_indices if self.seeds else [0]), position_M)
         losses = ArmLosses(
-            loss_SN=self.losses.loss_SN[selection], is_deterministic=self.losses.is_deterministic
+            loss_SN=self.losses.loss_SN[selected_SM], is_deterministic=self.losses.is_deterministic
         )
         num_nonfinite = int((~np.isfinite(losses.loss_SN)).any(axis=0).sum())
         if num_nonfinite and not problem:
@@ -77,7 +79,7 @@ class SuiteArm:
             subject=self.subject,
             seeds=tuple(self.seeds[i] for i in unbiased_indices) if self.seeds else (),
             losses=losses,
-            is_wrong_SN=self.is_wrong_SN[selection],
+            is_wrong_SN=self.is_wrong_SN[selected_SM],
             threshold=self.threshold,
         )
         return arm, problem

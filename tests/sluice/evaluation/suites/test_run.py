@@ -172,7 +172,7 @@ def test_a_suite_of_training_rows_is_not_scored_and_its_guard_is_insufficient(ch
     assert report.results[0].rows == ()
     assert np.isnan(report.results[0].candidate_loss)
     assert report.outcome == "insufficient"
-    assert "3 trained on" in report.reason
+    assert "3 used for training" in report.reason
 
 
 @pytest.mark.parametrize("loss", [np.nan, np.inf])
