@@ -106,12 +106,12 @@ def best_rule(
         RuleData.of(workload.examples(frame, split), max_inputs=settings.max_inputs)
         for split in (fold.train, fold.val, fold.test)
     )
-    rules = _rules(val, settings)
+    rules = _make_rules(val, settings)
     # The default baseline is first, so that the simplest rule is selected if losses are equal.
     validation_fold = fold.model_copy(update={"test": fold.val})
     losses = {
         _default_rule_name(val): _mean_loss(
-            workload, _baseline(workload, frame, validation_fold), val
+            workload, _compute_baseline(workload, frame, validation_fold), val
         )
     }
     known_rows = _prepend_past_rows(workload, frame, fold.val, val, settings)
@@ -128,11 +128,11 @@ def best_rule(
         known_rows = _prepend_past_rows(workload, frame, fold.test, test, settings)
         output = rules[best_name](workload, train, known_rows, test)
     else:
-        output = _baseline(workload, frame, fold)
+        output = _compute_baseline(workload, frame, fold)
     return FoldRule(fold_id=fold.fold_id, name=best_name, losses=losses, output=output)
 
 
-def _rules(rows: RuleData, settings: BaselineSettings) -> dict[str, BaselineRule]:
+def _make_rules(rows: RuleData, settings: BaselineSettings) -> dict[str, BaselineRule]:
     """Return the rules that are tried besides the default baseline, by name."""
     linear_rule = partial(linear, max_rows=settings.max_rows)
     if not rows.y.is_floating_point():
@@ -219,7 +219,7 @@ def describe_rules(names: Sequence[str]) -> str:
     return f"the best simple rule ({counts})"
 
 
-def _baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
+def _compute_baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
     return read_all_as_tensor(workload.baseline(frame, fold), what="baseline predictions")
 
 

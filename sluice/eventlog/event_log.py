@@ -134,26 +134,26 @@ def read_events(path: str | Path) -> LogEvents:
     """Read a log; an invalid last line without a newline is returned in ``torn_line``.
 
     Raises:
-        ContractError: Any other line is not a JSON object; the message contains its number.
+        ContractError: Another line is not a JSON object; the message contains the line number.
         StorageError: The file cannot be read.
     """
     events: list[dict[str, Any]] = []
     invalid_line: EventLine | None = None
     for line in read_lines(path):
         if invalid_line is not None:  # only the last line may be incomplete
-            raise _invalid_line(path, invalid_line)
+            raise _invalid_line_error(path, invalid_line)
         if line.record is None:
             invalid_line = line
         else:
             events.append(line.record)
     if invalid_line is not None and invalid_line.has_newline:
-        raise _invalid_line(path, invalid_line)
+        raise _invalid_line_error(path, invalid_line)
     return LogEvents(
         events=events, torn_line=invalid_line.text if invalid_line is not None else None
     )
 
 
-def _invalid_line(path: str | Path, line: EventLine) -> ContractError:
+def _invalid_line_error(path: str | Path, line: EventLine) -> ContractError:
     response = respond_to_log_problem("invalid JSON")
     return ContractError(
         f"{path}, line {line.number}: the line must be one JSON object, got {line.text[:60]!a}.",

@@ -95,7 +95,7 @@ def detection_metrics(truth: Boxes, detected: Boxes, score: ArrayLike) -> TaskMe
     _require_valid_boxes(truth)
     _require_comparable(truth.image, detected.image, "images")
     _require_comparable(truth.label, detected.label, "classes")
-    for values, what in ((score_D, "scores"), (_corners(detected), "detected corners")):
+    for values, what in ((score_D, "scores"), (_corner_array(detected), "detected corners")):
         if reason := non_finite_reason(values, what=what):
             return undefined_metrics(METRIC_NAMES, reason)
     classes = np.unique(np.asarray(truth.label))
@@ -126,7 +126,7 @@ def box_iou(first_A4: NDArray[np.float64], second_B4: NDArray[np.float64]) -> ND
     return iou_AB
 
 
-def _corners(boxes: Boxes) -> NDArray[np.float64]:
+def _corner_array(boxes: Boxes) -> NDArray[np.float64]:
     return np.asarray(boxes.corners, np.float64).reshape(-1, 4)
 
 
@@ -143,11 +143,11 @@ def _require_same_type(names_N: NDArray[Any], what: str) -> None:
     unnamed_rows = np.flatnonzero(pd.isna(names_N))
     types = _type_names(names_N)
     if unnamed_rows.size or len(types) > 1:
-        type_text = (
+        names_text = (
             f"none in row {unnamed_rows[0]}" if unnamed_rows.size else " and ".join(sorted(types))
         )
         raise ContractError(
-            f"The {what} of boxes must be named, all by text or all by number, got {type_text}.",
+            f"The {what} of boxes must be named, all by text or all by number, got {names_text}.",
             fix=f"Name all {what} with the same type.",
         )
 
@@ -164,7 +164,7 @@ def _require_comparable(true_names: ArrayLike, detected_names: ArrayLike, what: 
 
 
 def _require_valid_boxes(truth: Boxes) -> None:
-    corners_N4 = _corners(truth)
+    corners_N4 = _corner_array(truth)
     has_area_N = (corners_N4[:, :2] < corners_N4[:, 2:]).all(axis=1)
     invalid_rows = np.flatnonzero(~(has_area_N & np.isfinite(corners_N4).all(axis=1)))
     if invalid_rows.size:
@@ -185,18 +185,18 @@ def _class_precisions(
     true_rows = np.flatnonzero(np.asarray(truth.label) == label)
     detected_rows = np.flatnonzero(np.asarray(detected.label) == label)
     detected_rows = detected_rows[np.argsort(-score_D[detected_rows], kind="stable")]
-    true_N4, detected_D4 = _corners(truth), _corners(detected)
+    true_N4, detected_D4 = _corner_array(truth), _corner_array(detected)
     true_image, detected_image = np.asarray(truth.image), np.asarray(detected.image)
-    rows_by_image, hits_by_image = [], []
+    rows_by_image, is_hit_by_image = [], []
     for image in np.unique(detected_image[detected_rows]):
         rows = detected_rows[detected_image[detected_rows] == image][:MAX_DETECTIONS]
-        true_in_image = true_rows[true_image[true_rows] == image]
-        overlap_DN = box_iou(detected_D4[rows], true_N4[true_in_image])
+        true_rows_in_image = true_rows[true_image[true_rows] == image]
+        overlap_DN = box_iou(detected_D4[rows], true_N4[true_rows_in_image])
         rows_by_image.append(rows)
-        hits_by_image.append([_find_hits(overlap_DN, threshold) for threshold in IOU_THRESHOLDS])
+        is_hit_by_image.append([_find_hits(overlap_DN, threshold) for threshold in IOU_THRESHOLDS])
     if not rows_by_image:
         return [0.0] * len(IOU_THRESHOLDS)
-    is_hit_OD = np.concatenate(hits_by_image, axis=1)
+    is_hit_OD = np.concatenate(is_hit_by_image, axis=1)
     score_order = np.argsort(-score_D[np.concatenate(rows_by_image)], kind="stable")
     return [
         _average_precision(is_hit_D[score_order], num_true=len(true_rows)) for is_hit_D in is_hit_OD

@@ -102,8 +102,7 @@ def configure(environ: Mapping[str, str], *, service: str) -> bool:
     """Enable spans if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set; return whether they are enabled.
 
     Further calls do not change an enabled configuration. Spans are exported in the background and
-    when the process ends.
-    If the receiver cannot be reached, spans are lost without an error.
+    when the process ends. If the receiver cannot be reached, spans are lost without an error.
 
     Args:
         environ: Environment variables of OpenTelemetry. The exporter reads its headers from the

@@ -52,7 +52,8 @@ class RowSketch(Record):
         A sketch is complete up to its largest hash; larger hashes of the window are not stored.
         Therefore, only hashes in the range in which both sketches are complete are compared. If one
         window contains the other, the share of the contained window is estimated as 1. If no hash
-        can be compared, the result is 1, which is conservative: the gate then shares alpha.
+        can be compared, the result is 1. This is conservative: the earlier decision then counts as
+        an attempt on this window.
 
         >>> days = np.array([f"2024-01-{day:02d}" for day in range(1, 31)])
         >>> round(RowSketch.of(days[10:]).share_in(RowSketch.of(days)), 2)
