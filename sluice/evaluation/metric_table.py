@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.evaluation.variance import (
     NO_VARIANCE,
@@ -41,7 +42,8 @@ class MetricTable(Record):
             if len(value_SF) != num_seeds or fold_counts != {num_folds}:
                 raise ValueError(
                     f"metric {name!r} must have shape (seeds, folds) = {(num_seeds, num_folds)}, "
-                    f"got {len(value_SF)} seeds with {sorted(fold_counts)} folds"
+                    f"got {pluralize(len(value_SF), 'seed')} with "
+                    f"{' or '.join(map(str, sorted(fold_counts))) or 'no'} folds"
                 )
         return self
 
