@@ -57,7 +57,7 @@ class Verdict(Record):
     reference: str = Field(
         description="Digest of the model or rule that the candidate would replace."
     )
-    window: str = Field(description="Digest of the data and rows on which both were scored.")
+    window: str = Field(description="Digest of the data and rows on which both arms were scored.")
     unit: str = Field(description="Unit of losses and gains.")
     candidate_loss: float = Field(
         description="Mean loss of the candidate over seeds and rows [unit]."
@@ -130,7 +130,7 @@ class Verdict(Record):
         default_factory=dict, description="Artifact digests of the compared tables, by role."
     )
     worse_metrics: tuple[MetricDeterioration, ...] = Field(
-        (), description="Metrics of the workload that are worse than those of the reference."
+        (), description="Metrics that are worse for the candidate than for the reference."
     )
     symptoms: tuple[str, ...] = Field(
         (), description="Problems in the candidate's training curves, with a command to run."
@@ -138,7 +138,7 @@ class Verdict(Record):
     caveats: tuple[str, ...] = Field(
         (), description="Assumptions of the decision that were not checked."
     )
-    reason: str = Field(description="Reason in one sentence.")
+    reason: str = Field(description="Reason of the outcome, in one or more sentences.")
     remedy: str = Field(description="Recommended next step.")
 
     @model_validator(mode="before")

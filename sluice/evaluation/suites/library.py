@@ -99,7 +99,8 @@ class SuiteLibrary:
         """Return version number ``version`` of a suite, or its newest version for None.
 
         Raises:
-            ContractError: The suite or version does not exist; the message lists what exists.
+            ContractError: The suite or version does not exist. The message lists the existing
+                versions or suites.
             IntegrityError: The rows of the suite are missing or were modified.
         """
         entries = self.entries(name) if name in self.names() else ()

@@ -50,9 +50,9 @@ def run_suites(
     """Evaluate the candidate on all suites, and check the guards.
 
     An arm is wrong on a row if its mean loss over seeds is above the quantile
-    ``settings.wrong_quantile`` of the reference's losses on the whole window. A classifier is wrong
-    on a row if at least half of its seeds misclassify the row. An arm is always wrong on a row with
-    a non-finite loss.
+    ``settings.wrong_quantile`` of the reference's losses on the whole window, or non-finite. A
+    classifier is wrong on a row if at least half of its seeds misclassify the row; a seed with a
+    non-finite loss counts as wrong.
 
     The losses of some seeds of a model may have been used to select the rows of a suite. Only the
     other seeds of this model are evaluated on these rows.

@@ -103,8 +103,10 @@ def make_suite_arm(
     losses = ArmLosses.of(aligned_losses)
     if threshold is None:
         assert scores.mistakes is not None
-        # Any value other than 0 counts as wrong, including NaN.
-        is_wrong_SN = ~(scores.mistakes.aligned_to(candidate_losses).loss_SN == 0)
+        # A diverged network is wrong, even if the first class, which argmax returns for NaN, is
+        # the true class.
+        mistake_SN = scores.mistakes.aligned_to(candidate_losses).loss_SN
+        is_wrong_SN = (mistake_SN != 0) | ~np.isfinite(losses.loss_SN)
     else:
         is_wrong_SN = ~(losses.loss_SN <= threshold)
     return SuiteArm(

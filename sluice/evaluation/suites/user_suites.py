@@ -104,7 +104,7 @@ def _describe_ranges(expression: str, frame: pd.DataFrame) -> str:
 def _make_validated_suite(
     name: str, rows: Sequence[tuple[str, str]], index: pd.Index, origin: Origin
 ) -> Suite:
-    """Return a suite with the order and the labels of the index; reject unknown rows.
+    """Return a suite of rows in the order of the index; raise an error for unknown rows.
 
     Args:
         name: Name of the suite.
@@ -120,8 +120,8 @@ def _make_validated_suite(
             f"{len(rows)} are not: {', '.join(unknown_labels[:5])}"
             f"{', ...' if len(unknown_labels) > 5 else ''}.",
             cause=f"The labels of the frame range from {row_labels(index[:1])[0]} to "
-            f"{row_labels(index[-1:])[0]}. It may lack the first rows of the source, which have no "
-            "past values for features, and the last rows, which have no target.",
+            f"{row_labels(index[-1:])[0]}. The frame may lack the first rows of the source, which "
+            "have no past values for features, and the last rows, which have no target.",
             fix="Correct or remove these rows.",
         )
     is_repeated = pd.Series(positions).duplicated()
