@@ -227,10 +227,10 @@ def _remedy(
     if gain < -margin:
         # No sample size is advised: a larger sample would only reject the candidate.
         return (
-            "Leave production unchanged. The mean loss of the candidate is higher than that of the "
-            f"reference, by {-gain:.4g} {unit}. With more seeds or rows, the candidate would "
-            "probably be rejected. Improve its inputs, model or training first. If a simple rule "
-            "is already nearly perfect, use that rule: a network can hardly be better."
+            "Leave production unchanged. The mean loss of the candidate is higher than the mean "
+            f"loss of the reference, by {-gain:.4g} {unit}. With more seeds or rows, the candidate "
+            "would probably be rejected. Improve its inputs, model or training first. If a simple "
+            "rule is already nearly perfect, use that rule: a network can hardly be better."
         )
     # Distance of the gain to the threshold of the likely outcome. A gain above the required gain
     # has the threshold of PROMOTE. Any other gain has the thresholds of REJECT and EQUIVALENT; the

@@ -122,9 +122,8 @@ def _check_approved_margin(
         and evidence.approved_losses.subject != settings.approved
     ):
         raise ContractError(
-            f"The losses of the approved version must be those of "
-            f"{short(settings.approved or '')}, got those of "
-            f"{short(evidence.approved_losses.subject)}.",
+            f"The losses of the approved version must belong to {short(settings.approved or '')}, "
+            f"got losses of {short(evidence.approved_losses.subject)}.",
             fix="Score the version of guards.approved.",
         )
     return _check_loss_margin(

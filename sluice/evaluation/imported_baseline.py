@@ -1,7 +1,7 @@
 """Predictions of an existing model as the baseline, which candidates must beat.
 
 An import checks the predictions, stores them under their digest, and records a receipt. The
-evaluation reads only the stored numbers, so that an imported model cannot execute code in it.
+evaluation reads only the stored numbers. It does not load the model, which could execute code.
 """
 
 import io

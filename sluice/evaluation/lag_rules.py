@@ -16,7 +16,7 @@ from sluice.workloads.workload import Workload
 def last_value(
     workload: Workload, train: RuleData, known_rows: RuleData, rows_to_predict: RuleData
 ) -> Tensor:
-    """Predict the newest known target, that of ``horizon_rows`` rows earlier."""
+    """Predict the newest known target: the target of ``horizon_rows`` rows earlier."""
     return _predict_earlier_target(
         workload, train, known_rows, rows_to_predict, lag=workload.horizon_rows
     )

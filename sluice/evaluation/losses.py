@@ -172,8 +172,8 @@ class LossTable:
             [] if other_clusters is None else other_clusters,
         ):
             raise ContractError(
-                f"Both arms must have the same clusters; those of {self.display_name} and "
-                f"{other.display_name} differ.",
+                f"Both arms must have the same clusters, but the clusters of {self.display_name} "
+                f"and {other.display_name} differ.",
                 fix="Use the same column 'cluster' in both tables.",
             )
         return self

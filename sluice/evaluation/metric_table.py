@@ -94,9 +94,9 @@ def folds_component(
 ) -> VarianceComponent:
     """Return the variance component of the weighted mean of one number per fold.
 
-    Each fold is treated as one very long block. This costs degrees of freedom, but it is also valid
-    for metrics that are not means over rows, such as a Sharpe ratio or an F1 score. With equal
-    weights, the result is the variance of an unweighted mean.
+    Each fold is treated as one very long block. This costs degrees of freedom, but the result is
+    also valid for metrics that are not means over rows, such as a Sharpe ratio or an F1 score. With
+    equal weights, the result is the variance of an unweighted mean.
 
     >>> folds_component(np.array([1.0, 3.0, 2.0]), np.full(3, 1 / 3)).variance
     0.333...

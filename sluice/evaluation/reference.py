@@ -274,9 +274,9 @@ def _count_reproduced_losses(
                 fix="Restore the rows and packages of its training, or use another pipeline name "
                 "for the changed workload."
                 if built_version.uses_stored_code
-                else f"Score it with its stored code: {_STORED_CODE_OPTION}; or restore that code "
-                f"({describe_commit(lineage)}); or use another pipeline name for the changed "
-                "workload.",
+                else f"Score the version with its stored code: {_STORED_CODE_OPTION}; or restore "
+                f"that code ({describe_commit(lineage)}); or use another pipeline name for the "
+                "changed workload.",
             )
         num_rows += is_different.size
     return num_rows
@@ -309,8 +309,8 @@ def _code_note(
             f"compared with those of the current code, because {_why_not_compared(lineage)}."
             f"{_code_sentence(built_version)}",
             cause="The current code may compute other features or build another network.",
-            fix=f"Score it with its stored code: {_STORED_CODE_OPTION}; or restore that code "
-            f"({describe_commit(lineage)}).",
+            fix=f"Score the version with its stored code: {_STORED_CODE_OPTION}; or restore that "
+            f"code ({describe_commit(lineage)}).",
         )
     return (
         f"{built_version.comparison.warning(name)} Its recorded losses cannot be compared, because "

@@ -112,8 +112,8 @@ def score_members(
     """Score a registered version on the test rows of the current folds.
 
     The version was trained on other folds, possibly of older data. For each seed and current fold,
-    one of its members is used: among those that have not seen the test rows, the member with the
-    most training data. This is the member with the latest ``trained_through`` that precedes the
+    one of its members is used: among the members that have not seen the test rows, the member with
+    the most training data. This is the member with the latest ``trained_through`` that precedes the
     first test row by more than the forecast horizon.
 
     Args:

@@ -31,7 +31,7 @@ from sluice.workloads.workload import Workload
 
 
 class BaselineSettings(Settings):
-    """Settings of the baseline: limits of its simple rules, or a model that replaces them."""
+    """Settings of the baseline: limits of the simple rules, or a model that replaces the rules."""
 
     predictions: str | None = Field(
         None,

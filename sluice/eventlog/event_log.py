@@ -17,7 +17,7 @@ from sluice.eventlog.log_response import respond_to_log_problem
 
 _RESERVED_FIELDS = ("event", "timestamp")
 _MAX_LISTED_PROBLEMS = 5
-"""Maximum number of problems that a message lists. The report lists more of them."""
+"""Maximum number of problems that a message lists. The report lists more problems."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,9 +99,9 @@ def _require_probabilities(probability_NC: NDArray[np.float64]) -> None:
     if is_invalid_N.any():
         row = int(is_invalid_N.argmax())
         raise ContractError(
-            f"The probabilities of each row must be at least 0 and sum to 1, but those of "
-            f"{is_invalid_N.sum()} of {is_invalid_N.size} rows do not; in the first one, row "
-            f"{row}, the smallest is {probability_NC[row].min():.4g} and the sum "
+            f"The probabilities of each row must be at least 0 and sum to 1, but "
+            f"{is_invalid_N.sum()} of {is_invalid_N.size} rows violate this. In the first such row "
+            f"({row}), the smallest probability is {probability_NC[row].min():.4g} and the sum is "
             f"{probability_NC[row].sum():.4g}.",
             cause="The values are logits or scores.",
             fix="Apply a softmax first.",

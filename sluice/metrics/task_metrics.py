@@ -1,4 +1,4 @@
-"""Metrics of one task: the values of defined metrics, and the reasons for undefined ones."""
+"""Metrics of one task: the values of defined metrics, and the reasons for undefined metrics."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class TaskMetrics:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All metrics of the task, with NaN for absent ones.
+        """All metrics of the task, with NaN for absent metrics.
 
         ``Workload.metrics`` should return these numbers. Logs and averages need the same names on
         every fold, and a mean over folds must be NaN if the metric of one fold is NaN.

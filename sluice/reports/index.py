@@ -43,7 +43,7 @@ def list_pages(folder: Path) -> list[ReportEntry]:
 
 
 def index_page(folder: Path) -> str:
-    """Return the HTML index. It lists the newest 500 reports, and the number of older ones."""
+    """Return the HTML index. It lists the newest 500 reports, and the number of older reports."""
     pages = list_pages(folder)
     newest_pages = pages[:_MAX_PAGES]
     rows = [

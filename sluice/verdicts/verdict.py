@@ -262,8 +262,8 @@ class Verdict(Record):
         for role, digest in roles.items():
             if subject.get(role, digest) != digest:
                 raise ContractError(
-                    f"The {role} of the receipt must be that of the verdict, {short(digest)}, got "
-                    f"{short(subject[role])}.",
+                    f"The {role} of the receipt must be the {role} of the verdict, "
+                    f"{short(digest)}, got {short(subject[role])}.",
                     fix="Evaluate the candidate that you want to promote, then write its receipt.",
                 )
         return Receipt(

@@ -19,7 +19,7 @@ SAME_GAIN_MESSAGE = "the gain is the same on every row"
 
 
 class SuiteGain(Record):
-    """Mean loss of the reference minus that of the candidate, on the scored rows of one suite.
+    """Mean loss of the reference minus mean loss of the candidate, on a suite's scored rows.
 
     Bounds that cannot be computed are NaN; ``lacking`` contains the reason.
     """

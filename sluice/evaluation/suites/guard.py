@@ -81,7 +81,7 @@ def _check_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Limit
 
 def _fix_for(problem: str) -> str:
     if problem.endswith(SELECTION_MESSAGE):
-        return "Train the model with more seeds, so that some of them did not select the rows."
+        return "Train the model with more seeds, so that some seeds did not select the rows."
     return "Find out why the model diverged."
 
 

@@ -35,7 +35,7 @@ def hard_suite(
 
     Args:
         name: Name of the suite.
-        losses: Losses of the model, usually the one in production.
+        losses: Losses of the model, usually of the version in production.
         frame: Feature frame.
         feature_columns: Columns in which unusual values are reported.
         share: Share of the window's rows to select, up to 0.5; at least one row is selected.

@@ -69,7 +69,7 @@ def describe_origin(origin: HighestLoss | Query | FromFile | Failures) -> str:
         return (
             f"The {origin.share:.2%} of rows with the highest losses of {short(origin.subject)}."
             f"{selection_text} These rows are hard for that model. Another model of the same "
-            "quality has other hard rows, and tends to have lower losses on these."
+            "quality has other hard rows, and tends to have lower losses on these rows."
         )
     if isinstance(origin, Query):
         return f"Rows for which {origin.expression}."

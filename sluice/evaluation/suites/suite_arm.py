@@ -1,4 +1,4 @@
-"""Losses of one arm for the evaluation of suites, with the rows on which it is wrong.
+"""Losses of one arm for the evaluation of suites, with the rows on which the arm is wrong.
 
 Shape legend: S = seeds, N = test rows, M = scored rows of a suite.
 """

@@ -98,8 +98,12 @@ def test_diverged_model_has_no_metrics_and_a_reason():
         ([0, 1], np.full(2, 0.5), r"must have the shape \(2, 2\), got \(2,\)"),
         ([0, 1], np.ones((2, 1)), r"must have the shape \(2, 2\), got \(2, 1\)"),
         ([], np.ones((0, 2)), "N at least 1"),
-        ([0, 1], [[0.5, 0.5], [2.0, -1.0]], "in the first one, row 1, the smallest is -1"),
-        ([0, 1], [[0.5, 0.5], [3.0, 1.0]], "sum 4"),
+        (
+            [0, 1],
+            [[0.5, 0.5], [2.0, -1.0]],
+            r"In the first such row \(1\), the smallest probability is -1",
+        ),
+        ([0, 1], [[0.5, 0.5], [3.0, 1.0]], "sum is 4"),
     ],
 )
 def test_invalid_classification_inputs_are_rejected(target, probability, message):
