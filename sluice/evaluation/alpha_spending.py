@@ -1,9 +1,10 @@
 """Alpha spending: distributes alpha over repeated attempts on one test window.
 
-Repeated comparisons on the same window eventually give a false promotion. Therefore all attempts
-on a window share one alpha: each attempt spends a share that depends only on its number, and the
-shares sum to at most 1 for any number of attempts. The probability of any false promotion on the
-window is then at most alpha, regardless of the dependence between the attempts.
+An attempt is one decision of the promotion gate. Repeated attempts on the same window eventually
+give a false promotion. Therefore all attempts on a window share one alpha: each attempt spends a
+share that depends only on its number, and the shares sum to at most 1 for any number of attempts.
+The probability of at least one false promotion on the window is then at most alpha, regardless of
+the dependence between the attempts.
 """
 
 from collections.abc import Iterable
@@ -14,12 +15,12 @@ from sluice.base.errors import SettingsError
 from sluice.evaluation.settings import GateSettings
 from sluice.verdicts.row_sketch import RowSketch
 
-DECAY = 1.6
-"""Exponent of the spending function: attempt k spends alpha * k**-DECAY / zeta(DECAY), which is 44
-% of alpha for the first attempt and 0.2 % for the thirtieth.
+SPENDING_EXPONENT = 1.6
+"""Exponent s of the spending function: attempt k spends alpha * k**-s / zeta(s). This is 44 % of
+alpha for the first attempt and 0.2 % for the thirtieth.
 
-The table shows the power of an attempt for each way of spending, at the effect that an attempt with
-the full alpha detects with power 0.80 (normal approximation):
+The table shows the power of an attempt for several spending functions, at the effect that an
+attempt with the full alpha detects with power 0.80 (normal approximation):
 
 ===============  =============  ===========  ============  ====================
 spending         first attempt  seventh      thirtieth     mean of the first 30
@@ -32,8 +33,8 @@ k**-2            0.73           0.23         0.07          0.18
 1 / 30           0.33           0.33         0.33          0.33, and 0 beyond
 ===============  =============  ===========  ============  ====================
 
-Most windows have few attempts, so equal shares would waste too much power. With 2**-k almost no
-power is left after a week of daily attempts.
+Most windows have few attempts, so equal shares (the last line) would waste too much power. With
+2**-k, a month of daily attempts leaves almost no power.
 """
 
 
@@ -44,7 +45,7 @@ def spent_alpha(alpha: float, attempt: int) -> float:
     (0.0219, 9.5e-05)
 
     Args:
-        alpha: Probability of any false promotion on the window, over all attempts.
+        alpha: Maximum probability of a false promotion on the window, over all attempts.
         attempt: Number of the attempt on the window, from 1. A repeated comparison is not a new
             attempt; its recorded decision is returned.
 
@@ -56,7 +57,7 @@ def spent_alpha(alpha: float, attempt: int) -> float:
             f"The attempt must be at least 1, got {attempt}.",
             fix="Pass 1 plus the number of earlier decisions on the window.",
         )
-    share: float = attempt**-DECAY / float(zeta(DECAY))
+    share: float = attempt**-SPENDING_EXPONENT / float(zeta(SPENDING_EXPONENT))
     return alpha * share
 
 
@@ -65,14 +66,15 @@ def count_attempt(
 ) -> int:
     """Return the number of a new attempt on this window, 1 for the first.
 
-    A window with a few additional rows is still the same window. Otherwise every day of data would
-    start a new alpha budget, and daily retraining would soon cause a false promotion.
+    A window with a few additional rows counts as the same window. If each day of data started a new
+    alpha budget, daily retraining would soon cause a false promotion.
 
     Args:
         rows: Sketch of the window's rows.
-        earlier_rows: Sketches of the rows of all earlier decisions. None for a decision without a
-            sketch; it is counted, because it may have been made on these rows.
-        overlap: A decision counts if it contains at least this share of the window's rows [rate].
+        earlier_rows: Sketches of the rows of all earlier decisions; None for a decision without a
+            sketch. Such a decision is counted, because it may have been made on these rows.
+        overlap: Minimum share of the window's rows that an earlier decision must contain to count
+            as an attempt on this window [rate].
     """
     return 1 + sum(sketch is None or rows.share_in(sketch) >= overlap for sketch in earlier_rows)
 

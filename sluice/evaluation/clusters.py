@@ -20,22 +20,22 @@ from sluice.evaluation.losses import LossTable
 def aggregate_clusters(table: LossTable) -> LossTable:
     """Return the table with one column per cluster, or the unchanged table without clusters.
 
-    The loss of a cluster is the sum of its losses times C / N, so that the mean over clusters
-    equals the mean over rows even for unequal clusters. Clusters are in the order of their first
-    rows.
+    The loss of a cluster is the sum of the losses of its rows, times C / N. The mean over clusters
+    therefore equals the mean over rows even for unequal clusters. Clusters are in the order of
+    their first rows.
 
     Raises:
-        ContractError: A cluster has rows in two folds, which are assumed to be independent.
+        ContractError: A cluster has rows in several folds. Folds are assumed to be independent.
     """
     if table.cluster_N is None:
         return table
-    keys = pd.MultiIndex.from_arrays([table.fold_N, table.cluster_N])
-    code_N, clusters = pd.factorize(keys)
+    fold_cluster_pairs = pd.MultiIndex.from_arrays([table.fold_N, table.cluster_N])
+    cluster_index_N, clusters = pd.factorize(fold_cluster_pairs)
     fold_C = clusters.get_level_values(0).to_numpy(np.int64)
     label_C = clusters.get_level_values(1).to_numpy(np.str_)
     _require_one_fold(fold_C, label_C)
     sums_CS = np.zeros((len(clusters), len(table.loss_SN)))
-    np.add.at(sums_CS, code_N, table.loss_SN.T)
+    np.add.at(sums_CS, cluster_index_N, table.loss_SN.T)
     return replace(
         table,
         fold_N=fold_C,

@@ -1,9 +1,10 @@
 """The promotion gate: a two-way paired comparison of losses.
 
 Two things are random: the seeds of the trainings, and the test rows, which depend on each other in
-time and are shared by all seeds. Treating seeds x rows as replicates gives a false promotion in a
-third of cases, and so does ignoring either source. The variance of the mean gain is therefore the
-sum of a component over seeds and a component over blocks of rows.
+time and are shared by all seeds. A test that treats all seeds x rows as independent replicates, or
+that ignores the randomness of seeds or of rows, gives a false promotion in a third of cases. The
+variance of the mean gain is therefore the sum of a component over seeds and a component over
+blocks of rows.
 
 Shape legend: N = test rows.
 """
@@ -38,16 +39,16 @@ def compare(
     """Decide whether the candidate's mean loss is lower by more than ``settings.min_gain``.
 
     The estimand is the mean gain on the rows of these folds for newly drawn seeds. The bounds are
-    one-sided Student bounds at ``alpha``; the point estimate alone never decides:
+    one-sided Student bounds at ``alpha``; the point estimate alone never decides. The outcome is
+    the first of these that applies:
 
+    - INCONCLUSIVE: evidence is missing (see ``find_missing_evidence``).
     - PROMOTE: the lower bound is above ``min_gain``.
-    - REJECT: the upper bound is below 0 (significantly worse), or below ``min_gain`` (gain
-      significantly too small) without being equivalent.
-    - EQUIVALENT: both bounds are within +- the margin (two one-sided tests), and the candidate is
-      not significantly worse.
-    - INCONCLUSIVE: none of these, or the evidence is insufficient: an arm has too few distinct
-      seeds or non-finite losses, there are too few rows, their gains are constant, rows that are
-      declared independent have autocorrelated gains, or both arms are the same model.
+    - REJECT (significantly worse): the upper bound is below 0.
+    - EQUIVALENT: both bounds are between -margin and margin (two one-sided tests). The margin is
+      ``equivalence_margin_share`` of the reference's mean loss.
+    - REJECT (gain significantly too small): the upper bound is below ``min_gain``.
+    - INCONCLUSIVE: all other cases.
 
     The arms are unpaired in seeds, because equal seeds of two trainings have nothing in common.
     They are paired in rows.
@@ -56,9 +57,9 @@ def compare(
         candidate: Losses of the candidate [unit].
         reference: Losses of the reference, on the same rows in any order [unit].
         settings: Settings of the gate.
-        horizon_rows: Forecast horizon of the target; 0 declares that the rows are independent, so
-            that each row is a separate block unless ``settings.block_length`` is set. For clustered
-            rows, the horizon and the blocks are measured in clusters [rows].
+        horizon_rows: Forecast horizon of the target [rows, or clusters for clustered rows]. 0
+            declares that the rows are independent. Each row is then a separate block, unless
+            ``settings.block_length`` is set.
         unit: Unit of the losses, for messages.
 
     Raises:
@@ -69,25 +70,28 @@ def compare(
         O(seeds x N); about 3 ms for 2 x 8 seeds and 3,000 rows.
 
     Assumes:
-        The dependence between rows vanishes within a few blocks, and folds are independent. Seeds
-        are draws from one distribution: if one in ten diverges and none of them was drawn, no
-        statistic can detect it.
+        The dependence between rows vanishes within a few blocks, and folds are independent. The
+        seeds are a random sample of all seeds. If one seed in ten diverges and the sample contains
+        no such seed, no statistic can detect the divergence.
     """
     reference = reference.aligned_to(candidate)
     row_losses, is_clustered = candidate, candidate.cluster_N is not None
-    observation = "cluster" if is_clustered else "test row"
+    row_noun = "cluster" if is_clustered else "test row"
     candidate, reference = aggregate_clusters(candidate), aggregate_clusters(reference)
     candidate_arm, reference_arm = ArmLosses.of(candidate), ArmLosses.of(reference)
     fold_N = candidate.fold_N
     gain_N = mean_gain(candidate_arm, reference_arm)
     centred_N = _centred_by_fold(gain_N, fold_N)
-    # A gain is the difference of two losses, so its rounding error is proportional to the losses.
+    # Gains count as constant if they differ by no more than their rounding error. A gain is the
+    # difference of two losses, so this error is proportional to the losses.
     rounding_error = 8 * np.finfo(np.float64).eps * float(np.abs(reference_arm.loss_SN).max())
     is_constant = bool(np.abs(centred_N).max() <= rounding_error)
-    block_length = _block_length(centred_N, settings, horizon_rows, is_constant=is_constant)
+    block_length = _determine_block_length(
+        centred_N, settings, horizon_rows, is_constant=is_constant
+    )
 
     estimate = estimate_gain(candidate_arm, reference_arm, fold_N, block_length=block_length)
-    lower, upper = estimate.bounds(settings.alpha)
+    lower_bound, upper_bound = estimate.bounds(settings.alpha)
     margin = settings.equivalence_margin_share * abs(float(reference_arm.loss_SN.mean()))
     missing_evidence = find_missing_evidence(
         candidate,
@@ -96,7 +100,7 @@ def compare(
         block_length,
         is_constant=is_constant,
         is_dependent=block_length == 1 and is_autocorrelated(centred_N),
-        observation=observation,
+        row_noun=row_noun,
     )
     if missing_evidence:
         outcome: Outcome = "INCONCLUSIVE"
@@ -104,11 +108,9 @@ def compare(
         remedy = " ".join(item.fix for item in missing_evidence)
     else:
         outcome, reason = _decide(
-            lower, upper, required_gain=settings.min_gain, margin=margin, unit=unit
+            lower_bound, upper_bound, required_gain=settings.min_gain, margin=margin, unit=unit
         )
-        remedy = _remedy(
-            outcome, estimate, candidate, reference, margin, settings, observation, unit
-        )
+        remedy = _remedy(outcome, estimate, candidate, reference, margin, settings, row_noun, unit)
     return Verdict(
         outcome=outcome,
         candidate=candidate.subject,
@@ -121,9 +123,9 @@ def compare(
         standard_error=estimate.standard_error,
         seed_se=estimate.seed_se,
         row_se=math.sqrt(estimate.row_component.variance),
-        degrees_of_freedom=estimate.total.degrees_of_freedom,
-        lower_bound=lower,
-        upper_bound=upper,
+        degrees_of_freedom=estimate.total_component.degrees_of_freedom,
+        lower_bound=lower_bound,
+        upper_bound=upper_bound,
         required=settings.min_gain,
         margin=margin,
         p_value=estimate.p_value(settings.min_gain),
@@ -155,7 +157,7 @@ def _centred_by_fold(gain_N: NDArray[np.float64], fold_N: NDArray[np.int64]) -> 
     return centred_N
 
 
-def _block_length(
+def _determine_block_length(
     centred_N: NDArray[np.float64], settings: GateSettings, horizon_rows: int, *, is_constant: bool
 ) -> int:
     """Return the block length [rows], or raise an error for contradictory settings."""
@@ -168,41 +170,41 @@ def _block_length(
         raise SettingsError(
             f"A block must be at least as long as the horizon of {horizon_rows} rows, got "
             f"block_length {settings.block_length}.",
-            cause="Overlapping targets are dependent; shorter blocks would treat them as "
-            "independent.",
+            cause="Overlapping targets are dependent; blocks shorter than the horizon would treat "
+            "them as independent.",
             fix="Raise block_length, or remove it so that it is estimated.",
         )
-    minimum = settings.block_length or 1
+    min_length = settings.block_length or 1
     if horizon_rows == 0:
-        return minimum
+        return min_length
     if is_constant or not np.isfinite(centred_N).all():
-        return max(minimum, shortest_block(centred_N.size, horizon_rows))
-    return max(minimum, choose_block_length(centred_N, horizon_rows))
+        return max(min_length, shortest_block(centred_N.size, horizon_rows))
+    return max(min_length, choose_block_length(centred_N, horizon_rows))
 
 
 def _decide(
-    lower: float, upper: float, *, required_gain: float, margin: float, unit: str
+    lower_bound: float, upper_bound: float, *, required_gain: float, margin: float, unit: str
 ) -> tuple[Outcome, str]:
     """Return the outcome for the bounds; NaN fails every comparison and gives INCONCLUSIVE."""
-    interval = f"the gain is between {lower:.4g} and {upper:.4g} {unit}"
-    if lower > required_gain:
+    interval = f"the gain is between {lower_bound:.4g} and {upper_bound:.4g} {unit}"
+    if lower_bound > required_gain:
         return (
             "PROMOTE",
             f"Significantly better: {interval}, above the required {required_gain:.4g}.",
         )
-    if upper < 0:
+    if upper_bound < 0:
         return "REJECT", f"Significantly worse: {interval}, below zero."
-    if lower > -margin and upper < margin:
+    if lower_bound > -margin and upper_bound < margin:
         return "EQUIVALENT", f"No relevant difference: {interval}, within +-{margin:.4g}."
-    if upper < required_gain:
+    if upper_bound < required_gain:
         return (
             "REJECT",
             f"Significantly too small a gain: {interval}, below the required {required_gain:.4g}.",
         )
-    finding = "The gain may be too small" if lower > 0 else "No significant difference"
+    summary = "The gain may be too small" if lower_bound > 0 else "No significant difference"
     return (
         "INCONCLUSIVE",
-        f"{finding}: {interval}, on both sides of the required {required_gain:.4g}.",
+        f"{summary}: {interval}, on both sides of the required {required_gain:.4g}.",
     )
 
 
@@ -213,7 +215,7 @@ def _remedy(
     reference: LossTable,
     margin: float,
     settings: GateSettings,
-    observation: str,
+    row_noun: str,
     unit: str,
 ) -> str:
     """Return the recommended next step, such as the sample size of a conclusive comparison."""
@@ -223,16 +225,16 @@ def _remedy(
         return "Leave production unchanged."
     gain, required_gain = estimate.gain, settings.min_gain
     if gain < -margin:
-        # A larger sample would reject the candidate, which helps nobody.
+        # No sample size is advised: a larger sample would only reject the candidate.
         return (
-            "Leave production unchanged. The mean loss of the candidate is higher than that of the "
-            f"reference, by {-gain:.4g} {unit}. With more seeds or rows, it would probably be "
-            "rejected. Improve its inputs, model or training first. If a simple rule "
-            "is already nearly perfect, use that rule: a network can hardly be better."
+            "Leave production unchanged. The mean loss of the candidate is higher than the mean "
+            f"loss of the reference, by {-gain:.4g} {unit}. With more seeds or rows, the candidate "
+            "would probably be rejected. Improve its inputs, model or training first. If a simple "
+            "rule is already nearly perfect, use that rule: a network can hardly be better."
         )
-    # If the gain is sufficient, this is its distance to the threshold of PROMOTE. Otherwise, it is
-    # the distance to the threshold of REJECT or EQUIVALENT, whichever is farther away, because a
-    # longer distance requires a smaller sample.
+    # Distance of the gain to the threshold of the likely outcome. A gain above the required gain
+    # has the threshold of PROMOTE. Any other gain has the thresholds of REJECT and EQUIVALENT; the
+    # farther threshold is chosen, because a longer distance requires a smaller sample.
     distance = (
         gain - required_gain
         if gain > required_gain
@@ -245,10 +247,10 @@ def _remedy(
         seed_variance=estimate.candidate_component.variance,
         reference_variance=estimate.reference_component.variance,
         row_variance=estimate.row_component.variance,
-        observation=observation,
+        row_noun=row_noun,
     )
-    # A comparison whose gain is this number of standard errors from a threshold decides with the
-    # advised power.
+    # Distance of the gain to a threshold, in standard errors, at which a comparison decides with
+    # the advised power.
     decisive_distance_se = estimate.quantile(settings.alpha) + float(ndtri(settings.advised_power))
     return "Leave production unchanged. " + advise_sample_size(
         evidence, distance=distance, decisive_distance_se=decisive_distance_se
@@ -273,11 +275,11 @@ def _fold_gains(
     """Return the gain of each fold with its bounds, as means over rows instead of clusters."""
     gains = []
     for fold in np.unique(fold_N):
-        rows_N = fold_N == fold
+        mask_N = fold_N == fold
         estimate = estimate_gain(
-            candidate.select_rows(rows_N),
-            reference.select_rows(rows_N),
-            fold_N[rows_N],
+            candidate.select_rows(mask_N),
+            reference.select_rows(mask_N),
+            fold_N[mask_N],
             block_length=block_length,
         )
         low, high = estimate.bounds(alpha)

@@ -1,7 +1,7 @@
 """The Diebold-Mariano test with the small-sample correction of Harvey, Leybourne and Newbold.
 
-This is a secondary test, which does not affect the decision: it compares the seed-averaged
-forecasts and ignores the variance over seeds.
+This secondary test does not affect the decision, because it ignores the variance over seeds: it
+compares seed-averaged losses.
 
 Shape legend: N = rows, n = rows of one fold.
 """
@@ -47,7 +47,7 @@ def diebold_mariano(
     horizon, num_rows = max(1, horizon_rows), gain_N.size
     centred_N = gain_N - gain_N.mean()
     fold_gains = [centred_N[fold_N == fold] for fold in np.unique(fold_N)]
-    total = math.fsum(float(x_n @ x_n) for x_n in fold_gains) + 2 * math.fsum(
+    autocovariance_sum = math.fsum(float(x_n @ x_n) for x_n in fold_gains) + 2 * math.fsum(
         float(x_n[lag:] @ x_n[:-lag])
         for x_n in fold_gains
         for lag in range(1, min(horizon, x_n.size))
@@ -55,8 +55,8 @@ def diebold_mariano(
     small_sample_correction = (
         num_rows + 1 - 2 * horizon + horizon * (horizon - 1) / num_rows
     ) / num_rows
-    if num_rows < 2 or not total > 0 or not small_sample_correction > 0:
+    if num_rows < 2 or not autocovariance_sum > 0 or not small_sample_correction > 0:
         return DieboldMariano(math.nan, math.nan)
-    uncorrected_statistic = float(gain_N.mean()) / math.sqrt(total) * num_rows
+    uncorrected_statistic = float(gain_N.mean()) / math.sqrt(autocovariance_sum) * num_rows
     statistic = uncorrected_statistic * math.sqrt(small_sample_correction)
     return DieboldMariano(statistic, float(stdtr(num_rows - 1, -statistic)))

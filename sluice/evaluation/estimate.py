@@ -24,8 +24,8 @@ from sluice.evaluation.variance import (
 class ArmLosses:
     """Losses of one arm, with NaN in place of infinity.
 
-    Infinity is replaced because differences with it are inconsistent: infinity minus infinity is
-    NaN, but infinity minus one is infinity.
+    Infinity is replaced because differences of infinite losses are inconsistent: infinity minus
+    infinity is NaN, but infinity minus one is infinity.
     """
 
     loss_SN: NDArray[np.float64]
@@ -38,12 +38,12 @@ class ArmLosses:
         # The memory order is fixed, because the order of summation can change the last bit of a
         # sum.
         loss_SN = np.ascontiguousarray(table.loss_SN)
-        clean_SN = np.where(np.isfinite(loss_SN), loss_SN, np.nan)
-        return cls(loss_SN=clean_SN, is_deterministic=table.is_deterministic)
+        loss_or_nan_SN = np.where(np.isfinite(loss_SN), loss_SN, np.nan)
+        return cls(loss_SN=loss_or_nan_SN, is_deterministic=table.is_deterministic)
 
-    def select_rows(self, rows_N: NDArray[np.bool_]) -> "ArmLosses":
+    def select_rows(self, mask_N: NDArray[np.bool_]) -> "ArmLosses":
         """Return the losses of the rows of a mask (N,)."""
-        return ArmLosses(loss_SN=self.loss_SN[:, rows_N], is_deterministic=self.is_deterministic)
+        return ArmLosses(loss_SN=self.loss_SN[:, mask_N], is_deterministic=self.is_deterministic)
 
     def seeds_component(self) -> VarianceComponent:
         """Return the variance component of the arm's mean loss due to its seeds."""
@@ -54,7 +54,7 @@ class ArmLosses:
 class Estimate:
     """Mean gain with its independent variance components.
 
-    The unit is that of the losses or, if metrics are compared, of the metric. Variances have the
+    Gains and standard errors have the unit of the compared losses or metric. Variances have the
     square of this unit.
     """
 
@@ -69,7 +69,7 @@ class Estimate:
     """Component due to the test rows, or to the folds if metrics are compared."""
 
     @property
-    def total(self) -> VarianceComponent:
+    def total_component(self) -> VarianceComponent:
         """Sum of the three components: the variance of the gain over seeds and rows."""
         return add_components(
             (self.candidate_component, self.reference_component, self.row_component)
@@ -77,17 +77,17 @@ class Estimate:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the gain [loss units]; NaN if a component is unknown."""
-        return math.sqrt(self.total.variance)
+        """Standard error of the gain; NaN if a component is unknown."""
+        return math.sqrt(self.total_component.variance)
 
     @property
     def seed_se(self) -> float:
-        """Standard error of the gain due to the seeds of both arms [loss units]."""
+        """Standard error of the gain due to the seeds of both arms."""
         return math.sqrt(self.candidate_component.variance + self.reference_component.variance)
 
     def quantile(self, alpha: float) -> float:
         """Return the distance between the gain and a one-sided bound at alpha [standard errors]."""
-        return float(stdtrit(self.total.degrees_of_freedom, 1 - alpha))
+        return float(stdtrit(self.total_component.degrees_of_freedom, 1 - alpha))
 
     def bounds(self, alpha: float) -> tuple[float, float]:
         """Return the one-sided lower and upper bounds, each at ``alpha``."""
@@ -96,11 +96,11 @@ class Estimate:
 
     def p_value(self, required_gain: float) -> float:
         """Return the one-sided p-value. Null hypothesis: the gain is at most ``required_gain``."""
-        total = self.total
-        if not total.variance > 0:
+        total_component = self.total_component
+        if not total_component.variance > 0:
             return math.nan
-        score = (self.gain - required_gain) / math.sqrt(total.variance)
-        return float(stdtr(total.degrees_of_freedom, -score))
+        t_statistic = (self.gain - required_gain) / math.sqrt(total_component.variance)
+        return float(stdtr(total_component.degrees_of_freedom, -t_statistic))
 
 
 def estimate_gain(
@@ -109,16 +109,16 @@ def estimate_gain(
     """Return the mean gain over all rows and its variance.
 
     The row component is computed inside each fold and weighted by the fold's share of the rows.
-    Therefore neither a shift between folds nor a block across two folds contributes. The row
-    component is computed from seed-averaged gains, and the seed component from row-averaged losses.
-    The noise of a single seed on a single row contributes to both components, which makes the
-    variance slightly too large, that is, conservative.
+    Therefore no block spans two folds, and differences between the mean gains of folds do not
+    contribute. The row component is computed from seed-averaged gains, and the seed components from
+    row-averaged losses. Noise that differs for each seed and row contributes to all components. The
+    variance is therefore slightly too large, that is, conservative.
 
     Args:
         candidate: Losses (S, N).
         reference: Losses on the same rows; S may differ.
         fold_N: Fold of each row (N,); within a fold the rows are in time order.
-        block_length: Bootstrap block length [rows].
+        block_length: Length of a block of dependent rows [rows].
     """
     gain_N = mean_gain(candidate, reference)
     fold_masks = [fold_N == fold for fold in np.unique(fold_N)]
@@ -127,13 +127,13 @@ def estimate_gain(
         candidate_component=candidate.seeds_component(),
         reference_component=reference.seeds_component(),
         row_component=add_components(
-            scale_component(rows_component(gain_N[rows_N], block_length), float(rows_N.mean()))
-            for rows_N in fold_masks
+            scale_component(rows_component(gain_N[mask_N], block_length), float(mask_N.mean()))
+            for mask_N in fold_masks
         ),
     )
 
 
 def mean_gain(candidate: ArmLosses, reference: ArmLosses) -> NDArray[np.float64]:
-    """Return the seed-averaged gain of each row (N,): loss of reference minus candidate."""
+    """Return the seed-averaged gain of each row (N,): loss of reference minus loss of candidate."""
     gain_N: NDArray[np.float64] = reference.loss_SN.mean(axis=0) - candidate.loss_SN.mean(axis=0)
     return gain_N

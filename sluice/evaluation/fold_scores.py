@@ -1,6 +1,7 @@
 """Losses and metrics of one model on the test rows of one fold.
 
-They are computed from a whole output or, if the workload does not keep its outputs, chunk by chunk.
+Losses and metrics are computed from a whole output or, if the workload does not keep its outputs,
+chunk by chunk.
 
 Shape legend: B = test examples of one fold.
 """
@@ -24,7 +25,7 @@ from sluice.workloads.examples import Examples
 from sluice.workloads.workload import Workload
 
 _ExampleFunction = Callable[[Tensor, Tensor], Tensor | None]
-"""Function of outputs and targets that returns one number for each example; None if undefined."""
+"""Function of outputs and targets that returns one number for each example, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,22 +42,26 @@ class FoldScores:
     metrics: Mapping[str, float]
 
 
-def score_output(workload: Workload, frame: pd.DataFrame, part: FoldOutput) -> FoldScores:
+def score_output(workload: Workload, frame: pd.DataFrame, fold_output: FoldOutput) -> FoldScores:
     """Return the scores of a whole output.
 
     Raises:
         ContractError: The workload's losses or mistakes are not one number for each example.
     """
-    y = part.examples.targets
+    y = fold_output.examples.targets
     with wrap_user_errors("mistakes() of the workload"):
-        has_classes = workload.mistakes(part.output, y) is not None
-    loss_B = _per_example(workload.losses, "losses", part.output, y)
-    mistake_B = _per_example(workload.mistakes, "mistakes", part.output, y) if has_classes else None
+        has_classes = workload.mistakes(fold_output.output, y) is not None
+    loss_B = _compute_per_example(workload.losses, "losses", fold_output.output, y)
+    mistake_B = (
+        _compute_per_example(workload.mistakes, "mistakes", fold_output.output, y)
+        if has_classes
+        else None
+    )
     with wrap_user_errors("metrics() of the workload"):
-        metrics = workload.metrics(part.output, part.examples, frame)
+        metrics = workload.metrics(fold_output.output, fold_output.examples, frame)
     return FoldScores(
-        fold=part.fold,
-        examples=part.examples,
+        fold=fold_output.fold,
+        examples=fold_output.examples,
         loss_B=loss_B,
         mistake_B=mistake_B,
         metrics=metrics,
@@ -80,34 +85,36 @@ def score_chunks(
         fold: Fold of the test rows.
         examples: Test examples; their inputs are not read.
         sources: Outputs of each model for these examples, by the model's name in messages.
-        with_ensemble: Whether the scores of the mean output follow the scores of the models.
+        with_ensemble: Whether to append the scores of the models' mean output.
 
     Raises:
         ContractError: An output has the wrong shape, or the workload's losses or mistakes are not
             one number for each example.
     """
     num_models = len(sources) + with_ensemble
-    loss_parts: list[list[NDArray[np.float64]]] = [[] for _ in range(num_models)]
-    mistake_parts: list[list[NDArray[np.float64]]] = [[] for _ in range(num_models)]
+    chunk_losses: list[list[NDArray[np.float64]]] = [[] for _ in range(num_models)]
+    chunk_mistakes: list[list[NDArray[np.float64]]] = [[] for _ in range(num_models)]
     for chunk in iter_outputs(list(sources.values()), examples.y):
         for name, output in zip(sources, chunk.outputs, strict=True):
             require_output_shape(workload, output, chunk.y, name)
         outputs = [*chunk.outputs, *([mean_output(chunk.outputs)] if with_ensemble else [])]
         for index, output in enumerate(outputs):
-            loss_parts[index].append(_per_example(workload.losses, "losses", output, chunk.y))
+            chunk_losses[index].append(
+                _compute_per_example(workload.losses, "losses", output, chunk.y)
+            )
             with wrap_user_errors("mistakes() of the workload"):
                 has_classes = workload.mistakes(output, chunk.y) is not None
             if has_classes:
-                mistake_parts[index].append(
-                    _per_example(workload.mistakes, "mistakes", output, chunk.y)
+                chunk_mistakes[index].append(
+                    _compute_per_example(workload.mistakes, "mistakes", output, chunk.y)
                 )
     return [
-        _from_parts(workload, frame, fold, examples, losses, mistakes)
-        for losses, mistakes in zip(loss_parts, mistake_parts, strict=True)
+        _scores_from_chunks(workload, frame, fold, examples, losses, mistakes)
+        for losses, mistakes in zip(chunk_losses, chunk_mistakes, strict=True)
     ]
 
 
-def _from_parts(
+def _scores_from_chunks(
     workload: Workload,
     frame: pd.DataFrame,
     fold: Fold,
@@ -128,10 +135,10 @@ def _from_parts(
     )
 
 
-def _per_example(
+def _compute_per_example(
     function: _ExampleFunction, name: str, output: Tensor, y: Tensor
 ) -> NDArray[np.float64]:
-    """Return the numbers of a function of the workload, or raise an error for their shape."""
+    """Return the numbers that a workload function computes; raise an error for a wrong shape."""
     with wrap_user_errors(f"{name}() of the workload"):
         values, count = function(output, y), len(y)
     if values is None or values.shape != (count,):

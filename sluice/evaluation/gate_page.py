@@ -51,13 +51,14 @@ def gate_page(
         candidate: Losses of the candidate.
         reference: Losses of the reference.
         title: Title in plain text, such as the names of the two files.
-        advised_power: Target power, which is marked in the power plot [rate].
-        row_descriptions: Descriptions of the worst rows by label, such as paths of images.
+        advised_power: Power that the power plot marks with a line [rate].
+        row_descriptions: Descriptions of rows by index label, such as paths of images, for the
+            table of the worst rows.
     """
     heading = f"Promotion gate: {title}"
     tone = _TONE[verdict.outcome]
-    worst_rows = _worst_rows(candidate, reference, verdict.unit, row_descriptions or {})
-    parts = [
+    worst_rows = _worst_rows_table(candidate, reference, verdict.unit, row_descriptions or {})
+    sections = [
         f"<h1>{escape(heading)} {tag(verdict.outcome, tone)}</h1>",
         f'<p class="soft">Candidate {escape(short(verdict.candidate))} against '
         f"{escape(short(verdict.reference))} on window {escape(short(verdict.window))}.</p>",
@@ -66,8 +67,8 @@ def gate_page(
         *(f"<p>{escape(caveat)}</p>" for caveat in verdict.caveats),
         "</div>",
         "<h2>Decision</h2>",
-        f'<div class="card">{_decision(verdict)}</div>',
-        _guards(verdict),
+        f'<div class="card">{_decision_table(verdict)}</div>',
+        _guards_section(verdict),
         "<h2>Gain per fold</h2>",
         _image(fold_gains_png(verdict), "gain per fold with its interval"),
         "<h2>Gain by row and by difficulty</h2>",
@@ -79,9 +80,9 @@ def gate_page(
         _image(power_png(verdict, power=advised_power), "probability of a promotion by true gain"),
         "<h2>Secondary tests</h2>",
         '<p class="soft">These tests are shown for comparison and do not affect the decision.</p>',
-        f'<div class="card">{_secondary_tests(verdict, tests)}</div>',
+        f'<div class="card">{_secondary_tests_table(verdict, tests)}</div>',
     ]
-    return html_page(heading, "\n".join(parts), style=_STYLE)
+    return html_page(heading, "\n".join(sections), style=_STYLE)
 
 
 def gate_page_of(
@@ -102,8 +103,8 @@ def gate_page_of(
     )
 
 
-def _decision(verdict: Verdict) -> str:
-    seeds = f"{verdict.num_seeds} / {verdict.num_reference_seeds or 'none'}"
+def _decision_table(verdict: Verdict) -> str:
+    seed_counts = f"{verdict.num_seeds} / {verdict.num_reference_seeds or 'none'}"
     num_diverged = len(verdict.diverged_seeds) + len(verdict.diverged_reference_seeds)
     rows = (
         (
@@ -114,7 +115,8 @@ def _decision(verdict: Verdict) -> str:
         (
             "Bounds",
             format_range(format_number(verdict.lower_bound), format_number(verdict.upper_bound)),
-            f"each one-sided at {verdict.alpha:.3g}; the lower one decides on a promotion",
+            f"each one-sided at alpha {verdict.alpha:.3g}; a PROMOTE requires a lower bound above "
+            "the required gain",
         ),
         (
             "Mean loss",
@@ -130,17 +132,17 @@ def _decision(verdict: Verdict) -> str:
         (
             "p-value",
             format_number(verdict.p_value),
-            "one-sided, for a true gain of at most the required one",
+            "one-sided; null hypothesis: the true gain is at most the required gain",
         ),
         ("Effect size", format_number(verdict.effect_size), "Cohen's d over rows"),
-        ("Seeds", seeds, f"candidate / reference; {num_diverged} diverged"),
+        ("Seeds", seed_counts, f"candidate / reference; {num_diverged} diverged"),
         ("Test rows", verdict.rows_summary, ""),
         ("Alpha", verdict.alpha_summary, "false promotion rate spent on this decision"),
     )
     return table(("quantity", "value", "details"), [[escape(cell) for cell in row] for row in rows])
 
 
-def _guards(verdict: Verdict) -> str:
+def _guards_section(verdict: Verdict) -> str:
     if not verdict.guards:
         return ""
     rows = [
@@ -151,12 +153,13 @@ def _guards(verdict: Verdict) -> str:
     return f'<h2>Guards</h2>\n<div class="card">{guards_table}</div>'
 
 
-def _secondary_tests(verdict: Verdict, tests: SecondaryTests) -> str:
+def _secondary_tests_table(verdict: Verdict, tests: SecondaryTests) -> str:
     rows = (
         (
             "Two-way percentile bootstrap",
             format_range(format_number(tests.percentile_low), format_number(tests.percentile_high)),
-            f"{tests.resamples:,} resamples of seeds and blocks; too narrow with few seeds",
+            f"{tests.resamples:,} resamples of seeds and blocks; the interval is too "
+            "narrow with few seeds",
         ),
         (
             "Sign-flip test of seeds and blocks",
@@ -173,7 +176,8 @@ def _secondary_tests(verdict: Verdict, tests: SecondaryTests) -> str:
             "Probability of improvement",
             f"{format_number(tests.improvement)} ({format_number(tests.improvement_low)} to "
             f"{format_number(tests.improvement_high)})",
-            "how often a network of the candidate has the lower loss on a row; 0.5: no difference",
+            "probability that a network of the candidate has the lower loss on a row; 0.5: no "
+            "difference",
         ),
         (
             "Cohen's d over seeds",
@@ -184,7 +188,7 @@ def _secondary_tests(verdict: Verdict, tests: SecondaryTests) -> str:
     return table(("test", "result", "details"), [[escape(cell) for cell in row] for row in rows])
 
 
-def _worst_rows(
+def _worst_rows_table(
     candidate: LossTable, reference: LossTable, unit: str, descriptions: Mapping[str, str]
 ) -> str:
     worst_positions = find_worst_rows(candidate, reference)

@@ -19,15 +19,16 @@ from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_fig
 from sluice.verdicts.verdict import Verdict
 
 _MAX_GROUPS = 10
-"""Maximum number of groups into which rows are divided by the mean loss of both arms."""
+"""Maximum number of groups of rows in the plot by difficulty."""
 _NEGATIVE_GAIN_COLOUR = OUTCOME_COLOUR["REJECT"]
 
 
 def gain_by_difficulty(candidate: LossTable, reference: LossTable) -> NDArray[np.float64]:
-    """Return the mean gain in each tenth of the rows, from easy to hard (10,); fewer for few rows.
+    """Return the mean gain of each tenth of the rows, from easy to hard (G,).
 
-    Rows are sorted by the mean loss of both arms. Sorting by the loss of the reference alone would
-    show a spurious gain on its hardest rows, even between equal models (regression to the mean).
+    With fewer than ten rows, each row is a group. Rows are sorted by the mean loss of both arms.
+    Sorting by the loss of the reference alone would show a spurious gain on its hardest rows, even
+    between equal models (regression to the mean).
 
     Raises:
         ContractError: The tables contain different rows.
@@ -37,12 +38,14 @@ def gain_by_difficulty(candidate: LossTable, reference: LossTable) -> NDArray[np
     gain_N = mean_gain(candidate_arm, reference_arm)
     difficulty_N = candidate_arm.loss_SN.mean(axis=0) + reference_arm.loss_SN.mean(axis=0)
     order_N = np.argsort(difficulty_N, kind="stable")
-    parts = np.array_split(gain_N[order_N], min(_MAX_GROUPS, gain_N.size))
-    return np.array([part.mean() for part in parts])
+    gain_groups = np.array_split(gain_N[order_N], min(_MAX_GROUPS, gain_N.size))
+    return np.array([group.mean() for group in gain_groups])
 
 
 def difficulty_png(candidate: LossTable, reference: LossTable, *, unit: str) -> bytes:
-    """Plot the gain by difficulty of the rows: a better mean may hide a deterioration on some rows.
+    """Plot the mean gain of rows of similar difficulty.
+
+    The plot shows whether a better mean over all rows hides a deterioration on some rows.
 
     Raises:
         ContractError: The tables contain different rows.
@@ -94,11 +97,11 @@ def power_curve(
 
 
 def power_png(verdict: Verdict, *, power: float) -> bytes:
-    """Plot the power over the true gain: with this evidence, with more seeds, with more rows.
+    """Plot the power over the true gain, and the power with twice the seeds or twice the rows.
 
     Args:
         verdict: Verdict of the comparison.
-        power: Target power, which a line marks [rate].
+        power: Power that a horizontal line marks [rate].
     """
     figure, axes = new_figure(height_in=2.9)
     standard_error = verdict.standard_error

@@ -16,8 +16,9 @@ class MetricMargin(Settings):
     )
     margin: float = Field(
         ge=0,
-        description="Maximum deterioration of the mean metric against the reference [metric "
-        "units]. The guard passes if the deterioration is significantly below it, at alpha.",
+        description="Maximum deterioration of the mean metric, compared with the reference [metric "
+        "units]. The guard passes if the deterioration is significantly below this margin, at "
+        "alpha.",
     )
 
 
@@ -46,8 +47,8 @@ class GuardSettings(Settings):
     """Guards of one pipeline; a PROMOTE requires that all of them pass.
 
     Margins are tested at the alpha of the comparison. Limits are compared with the mean of a metric
-    itself, not with a confidence bound. Because all guards must pass, additional guards never
-    increase the false promotion rate (intersection-union test, Berger 1982).
+    itself, not with a confidence bound. Additional guards never increase the false promotion rate,
+    because all guards must pass (intersection-union test, Berger 1982).
     """
 
     metrics: tuple[MetricMargin, ...] = Field(
@@ -60,16 +61,16 @@ class GuardSettings(Settings):
         None,
         min_length=1,
         description="Candidate digest of a version that a person approved; null disables the "
-        "guard. Candidates are compared with this version, too. It stays fixed while production "
-        "changes, so that small deteriorations cannot accumulate.",
+        "guard. Candidates are compared with this version, too. The approved version stays fixed "
+        "while production changes, so that small deteriorations cannot accumulate.",
     )
     approved_margin_share: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="Maximum increase of the mean loss against the approved version, as a share "
-        "of the approved version's mean loss. The guard passes if the increase is significantly "
-        "below it, at alpha.",
+        description="Maximum increase of the mean loss, compared with the approved version, as a "
+        "share of the approved version's mean loss. The guard passes if the increase is "
+        "significantly below this margin, at alpha.",
     )
     deployed_margin_share: float | None = Field(
         0.01,
@@ -77,8 +78,8 @@ class GuardSettings(Settings):
         lt=1,
         description="Maximum increase of the mean loss from the deployed reference to the "
         "deployed ensemble of the candidate, as a share of the deployed reference's mean loss. "
-        "The guard passes if the increase is significantly below it, at alpha. 0 requires a "
-        "significantly lower loss, null disables the guard.",
+        "The guard passes if the increase is significantly below this margin, at alpha. 0 requires "
+        "a significantly lower loss; null disables the guard.",
     )
 
     @property
@@ -93,7 +94,10 @@ class GuardSettings(Settings):
             ("margin", [m.metric for m in self.metrics]),
             ("limit", [m.metric for m in self.limits]),
         ):
-            repeated = sorted({name for name in names if names.count(name) > 1})
-            if repeated:
-                raise ValueError(f"one {kind} per metric, got several for {', '.join(repeated)}")
+            repeated_names = sorted({name for name in names if names.count(name) > 1})
+            if repeated_names:
+                raise ValueError(
+                    f"a metric must have at most one {kind}, got several for "
+                    f"{', '.join(repeated_names)}"
+                )
         return self

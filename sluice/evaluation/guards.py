@@ -22,7 +22,7 @@ from sluice.verdicts.guard_outcome import GuardOutcome, GuardResult
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GuardEvidence:
-    """Losses and metrics on which guards are tested; None for models that were not scored."""
+    """Losses and metrics that the guards are computed from; None for a model without scores."""
 
     candidate: LossTable
     reference: LossTable
@@ -36,7 +36,10 @@ class GuardEvidence:
     """Losses of the ensemble that a promotion would deploy, on the same rows; without seeds."""
 
     reference_deployed_losses: LossTable | None = None
-    """Losses of the reference's deployed ensemble; for a baseline without seeds, its losses."""
+    """Losses of the reference's deployed ensemble, on the same rows.
+
+    A baseline without seeds has no ensemble; its own losses are used instead.
+    """
 
 
 def check_guards(
@@ -47,24 +50,24 @@ def check_guards(
     Args:
         evidence: Losses and metrics, all of the same window.
         settings: Guards and their margins.
-        alpha: One-sided error rate: probability that a guard with a margin passes a candidate that
-            violates the margin.
-        block_length: Bootstrap block length of the verdict [rows].
+        alpha: One-sided error rate: maximum probability that a guard with a margin passes a
+            candidate that violates the margin.
+        block_length: Block length of the verdict [rows].
 
     Raises:
-        ContractError: Some evidence belongs to another window, or the approved losses belong to
-            another version than that of the settings.
+        ContractError: Some evidence belongs to another window, or the approved losses do not
+            belong to the version ``settings.approved``.
     """
     _require_same_window(evidence)
-    outcomes = [_metric_margin(guard, evidence, alpha=alpha) for guard in settings.metrics]
-    outcomes += [_hard_limit(limit, evidence.candidate_metrics) for limit in settings.limits]
+    outcomes = [_check_metric_margin(guard, evidence, alpha=alpha) for guard in settings.metrics]
+    outcomes += [_check_hard_limit(limit, evidence.candidate_metrics) for limit in settings.limits]
     if settings.approved is not None:
         outcomes.append(
-            _approved_margin(evidence, settings, alpha=alpha, block_length=block_length)
+            _check_approved_margin(evidence, settings, alpha=alpha, block_length=block_length)
         )
     if settings.deployed_margin_share is not None:
         outcomes.append(
-            _loss_margin(
+            _check_loss_margin(
                 "deployed ensemble against the deployed reference",
                 evidence.deployed_losses,
                 evidence.reference_deployed_losses,
@@ -76,7 +79,7 @@ def check_guards(
     return tuple(outcomes)
 
 
-def _loss_margin(
+def _check_loss_margin(
     name: str,
     candidate: LossTable | None,
     reference: LossTable | None,
@@ -87,8 +90,8 @@ def _loss_margin(
 ) -> GuardOutcome:
     """Test that the mean loss increases by less than a margin, from reference to candidate.
 
-    The margin is ``margin_share`` of the reference's mean loss. The bound includes the variance
-    over seeds and over rows.
+    The margin is ``margin_share`` of the reference's mean loss. The confidence bounds include the
+    variance over seeds and over rows.
     """
     if candidate is None or reference is None:
         return _insufficient(name, "the losses on this window were not computed")
@@ -99,10 +102,10 @@ def _loss_margin(
         ArmLosses.of(candidate), reference_arm, candidate.fold_N, block_length=block_length
     )
     margin = margin_share * abs(float(reference_arm.loss_SN.mean()))
-    return _outcome_from_bounds(name, estimate, margin=margin, alpha=alpha)
+    return _outcome_of_bounds(name, estimate, margin=margin, alpha=alpha)
 
 
-def _approved_margin(
+def _check_approved_margin(
     evidence: GuardEvidence, settings: GuardSettings, *, alpha: float, block_length: int
 ) -> GuardOutcome:
     name = f"against the approved version {short(settings.approved or '')}"
@@ -119,12 +122,11 @@ def _approved_margin(
         and evidence.approved_losses.subject != settings.approved
     ):
         raise ContractError(
-            f"The losses of the approved version must be those of "
-            f"{short(settings.approved or '')}, got those of "
-            f"{short(evidence.approved_losses.subject)}.",
+            f"The losses of the approved version must belong to {short(settings.approved or '')}, "
+            f"got losses of {short(evidence.approved_losses.subject)}.",
             fix="Score the version of guards.approved.",
         )
-    return _loss_margin(
+    return _check_loss_margin(
         name,
         evidence.candidate,
         evidence.approved_losses,
@@ -134,7 +136,9 @@ def _approved_margin(
     )
 
 
-def _metric_margin(guard: MetricMargin, evidence: GuardEvidence, *, alpha: float) -> GuardOutcome:
+def _check_metric_margin(
+    guard: MetricMargin, evidence: GuardEvidence, *, alpha: float
+) -> GuardOutcome:
     """Test a metric from its values per seed and fold, with the variance over seeds and folds."""
     name = f"metric {guard.metric}"
     candidate, reference = evidence.candidate_metrics, evidence.reference_metrics
@@ -158,34 +162,37 @@ def _metric_margin(guard: MetricMargin, evidence: GuardEvidence, *, alpha: float
         reference_component=reference.seeds_component(guard.metric),
         row_component=folds_component(gain_F, candidate.share_F),
     )
-    return _outcome_from_bounds(name, estimate, margin=guard.margin, alpha=alpha)
+    return _outcome_of_bounds(name, estimate, margin=guard.margin, alpha=alpha)
 
 
-def _outcome_from_bounds(
+def _outcome_of_bounds(
     name: str, estimate: Estimate, *, margin: float, alpha: float
 ) -> GuardOutcome:
     """Return the outcome for the bounds; NaN fails every comparison and gives 'insufficient'."""
-    lower, upper = estimate.bounds(alpha)
+    lower_bound, upper_bound = estimate.bounds(alpha)
     threshold = 0.0 - margin  # -margin would be displayed as "-0" for a margin of 0
-    interval = f"the gain is between {lower:.4g} and {upper:.4g}"
+    interval = f"the gain is between {lower_bound:.4g} and {upper_bound:.4g}"
     result: GuardResult
-    if lower > threshold:
+    if lower_bound > threshold:
         result, reason = "pass", f"The guard '{name}' passes: {interval}, above {threshold:.4g}."
-    elif upper < threshold:
+    elif upper_bound < threshold:
         result, reason = "fail", f"The guard '{name}' fails: {interval}, below {threshold:.4g}."
-    elif math.isnan(lower):
+    elif math.isnan(lower_bound):
         return _insufficient(
-            name, "its bounds cannot be computed from non-finite or too few numbers"
+            name,
+            "its bounds cannot be computed, because a number is non-finite or there are too few",
         )
     else:
         result = "insufficient"
         reason = (
             f"The guard '{name}' is inconclusive: {interval}, on both sides of {threshold:.4g}."
         )
-    return GuardOutcome(name=name, result=result, observed=lower, required=threshold, reason=reason)
+    return GuardOutcome(
+        name=name, result=result, observed=lower_bound, required=threshold, reason=reason
+    )
 
 
-def _hard_limit(limit: HardLimit, metrics: MetricTable | None) -> GuardOutcome:
+def _check_hard_limit(limit: HardLimit, metrics: MetricTable | None) -> GuardOutcome:
     """Compare the mean over seeds and folds with the limits, without a confidence bound."""
     low = -math.inf if limit.minimum is None else limit.minimum
     high = math.inf if limit.maximum is None else limit.maximum

@@ -1,7 +1,7 @@
 """Predictions of an existing model as the baseline, which candidates must beat.
 
 An import checks the predictions, stores them under their digest, and records a receipt. The
-evaluation reads only the stored numbers, so nothing that was imported can execute code there.
+evaluation reads only the stored numbers. It does not load the model, which could execute code.
 """
 
 import io
@@ -28,14 +28,14 @@ from sluice.registry.readonly import ReadonlyLedger
 from sluice.workloads.workload import Workload
 
 GATE = "baseline"
-"""Gate of the receipts of imported predictions."""
+"""Value of ``Receipt.gate`` in the receipts of imported predictions."""
 
-ROW = "row"
-"""Column of the index labels in a table of predictions."""
+ROW_COLUMN = "row"
+"""Name of the column of index labels in a table of predictions."""
 
 
 def label_predictions(predictions: pd.DataFrame, frame: pd.DataFrame, *, what: str) -> pd.DataFrame:
-    """Return predictions, one for each row of the frame, with a column of the row labels.
+    """Return the predictions for all rows of the frame, with a column of their index labels.
 
     Raises:
         ContractError: The number of rows differs.
@@ -46,7 +46,7 @@ def label_predictions(predictions: pd.DataFrame, frame: pd.DataFrame, *, what: s
             f"{len(predictions)} predictions.",
             fix="Return one prediction for each row, in the same order.",
         )
-    return predictions.assign(**{ROW: row_labels(frame.index)})
+    return predictions.assign(**{ROW_COLUMN: row_labels(frame.index)})
 
 
 def normalize_predictions(table: pd.DataFrame, index: pd.Index, *, what: str) -> pd.DataFrame:
@@ -61,14 +61,14 @@ def normalize_predictions(table: pd.DataFrame, index: pd.Index, *, what: str) ->
         ContractError: There is no column ``row``, a label occurs twice or is not a date, or an
             output is not a finite number.
     """
-    outputs = table.drop(columns=ROW, errors="ignore")
-    if ROW not in table.columns or outputs.shape[1] == 0:
+    outputs = table.drop(columns=ROW_COLUMN, errors="ignore")
+    if ROW_COLUMN not in table.columns or outputs.shape[1] == 0:
         raise ContractError(
-            f"{what} must have the column '{ROW}' and a column for each output, got the columns "
-            f"{', '.join(map(str, table.columns)) or 'none'}.",
-            fix=f"Write the index of the features to the column '{ROW}'.",
+            f"{what} must have the column '{ROW_COLUMN}' and a column for each output, got the "
+            f"columns {', '.join(map(str, table.columns)) or 'none'}.",
+            fix=f"Write the index of the features to the column '{ROW_COLUMN}'.",
         )
-    labels = pd.Index(_labels(table[ROW], index, what=what))
+    labels = pd.Index(_to_row_labels(table[ROW_COLUMN], index, what=what))
     if not labels.is_unique:
         repeated = labels[labels.duplicated()]
         raise ContractError(
@@ -76,11 +76,13 @@ def normalize_predictions(table: pd.DataFrame, index: pd.Index, *, what: str) ->
             f"{pluralize(len(repeated), 'duplicate')}; the first repeated row is {repeated[0]}.",
             fix="Remove the duplicates.",
         )
-    text_columns = [str(name) for name in outputs.columns if outputs[name].dtype.kind not in "iuf"]
-    if text_columns:
+    nonnumeric_columns = [
+        str(name) for name in outputs.columns if outputs[name].dtype.kind not in "iuf"
+    ]
+    if nonnumeric_columns:
         raise ContractError(
-            f"{what} must be numbers, but these columns are not: {', '.join(text_columns)}.",
-            fix=f"Remove these columns, or name the column of the labels '{ROW}'.",
+            f"{what} must be numbers, but these columns are not: {', '.join(nonnumeric_columns)}.",
+            fix=f"Remove these columns, or name the column of the labels '{ROW_COLUMN}'.",
         )
     values = outputs.to_numpy(np.float64)
     nonfinite_rows = np.flatnonzero(~np.isfinite(values).all(axis=1))
@@ -91,7 +93,7 @@ def normalize_predictions(table: pd.DataFrame, index: pd.Index, *, what: str) ->
             fix="Predict every row.",
         )
     columns = {str(i): values[:, i] for i in range(values.shape[1])}
-    return pd.DataFrame({ROW: labels.to_numpy(object), **columns})
+    return pd.DataFrame({ROW_COLUMN: labels.to_numpy(object), **columns})
 
 
 def outputs_by_fold(
@@ -114,8 +116,8 @@ def outputs_by_fold(
     Raises:
         ContractError: A test row has no prediction, or the number of outputs is wrong.
     """
-    labels, predicted_labels = row_labels(frame.index), pd.Index(table[ROW])
-    values = table.drop(columns=ROW).to_numpy(np.float64)
+    labels, predicted_labels = row_labels(frame.index), pd.Index(table[ROW_COLUMN])
+    values = table.drop(columns=ROW_COLUMN).to_numpy(np.float64)
     outputs = {}
     for fold, examples in examples_of(workload, frame, folds):
         test_labels = labels[examples.rows]
@@ -126,8 +128,8 @@ def outputs_by_fold(
                 f"{what} must have a prediction for each of the {len(test_labels)} test rows of "
                 f"fold {fold.fold_id}, but {len(missing_positions)} are missing; the first is row "
                 f"{test_labels[missing_positions[0]]}. {_describe_rows(predicted_labels)}",
-                cause="The rows of the source are newer than the predictions, or labelled in "
-                "another way.",
+                cause="The rows of the source are newer than the predictions, or their index "
+                "labels have another format.",
                 fix="Predict on the current rows of the source, and import the predictions again.",
             )
         y = examples.targets
@@ -159,9 +161,10 @@ def store_predictions(
     Args:
         table: Result of ``normalize_predictions``.
         store: Artifact store.
-        pipeline: Pipeline that may use them.
+        pipeline: Pipeline that may use the predictions.
         source: Name of the model, such as 'mlflow:/demand/3'.
-        evidence: Origin of the predictions, who imported them, and what was trusted.
+        evidence: Origin of the predictions, name of the user who imported them, and whether this
+            user trusted the code of the model.
         at: Time of the import.
     """
     buffer = io.BytesIO()
@@ -205,7 +208,7 @@ def load_baseline(
             fix=f"Run: sluice registry import {source} --pipeline {pipeline} --predictions PATH",
         )
     what = f"The predictions of {source}"
-    kinds = {ROW: "O", **{str(i): "f" for i in range(int(receipt.evidence["outputs"]))}}
+    kinds = {ROW_COLUMN: "O", **{str(i): "f" for i in range(int(receipt.evidence["outputs"]))}}
     table = read_table_bytes(store.get(receipt.subject["predictions"]), what=what, kinds=kinds)
     outputs = outputs_by_fold(table, workload, frame, folds, what=what)
     return Baseline(name=source, outputs=outputs, losses={})
@@ -236,15 +239,16 @@ def _describe_rows(labels: pd.Index) -> str:
     return f"There are predictions for {len(labels)} rows, from {labels[0]} to {labels[-1]}."
 
 
-def _labels(column: pd.Series, index: pd.Index, *, what: str) -> Any:
-    """Return labels in the form in which row_labels returns those of the index."""
+def _to_row_labels(column: pd.Series, index: pd.Index, *, what: str) -> Any:
+    """Return the labels of a column in the format of ``row_labels(index)``."""
     if not isinstance(index, pd.DatetimeIndex):
         return row_labels(pd.Index(column))
     try:
         times = pd.DatetimeIndex(pd.to_datetime(column, format="ISO8601", utc=index.tz is not None))
     except (ValueError, TypeError, OverflowError) as error:
         raise ContractError(
-            f"{what} must have dates in the column '{ROW}', as the index of the features: {error}.",
+            f"{what} must have dates in the column '{ROW_COLUMN}', because the index of the "
+            f"features contains dates: {error}.",
             fix="Write the index of the features in ISO 8601, such as 2026-03-14T09:00:00.",
         ) from error
     return row_labels(times if index.tz is None else times.tz_convert(index.tz))

@@ -1,7 +1,7 @@
 """Probability of improvement: the probability that the candidate has the lower loss on a row.
 
-This is a secondary test, which does not affect the decision: a model that is better on most rows
-may lose more on a few others than it gains on most.
+This secondary test does not affect the decision, because a model with the lower loss on most rows
+may still have the higher mean loss.
 
 Shape legend: S, T = seeds of candidate and reference, N = rows.
 """
@@ -41,14 +41,14 @@ def probability_of_improvement(
     """Return the probability that a network of the candidate has the lower loss on a row.
 
     The probability is estimated over all rows and over all pairs of a seed of the candidate and a
-    seed of the reference; equal losses count half. Its variance has the same components as that of
-    the gate: over the seeds of each arm, and over blocks of rows inside each fold.
+    seed of the reference; equal losses count half. The variance has the same components as in the
+    promotion gate: over the seeds of each arm, and over blocks of rows inside each fold.
 
     Args:
         candidate: Losses (S, N).
         reference: Losses on the same rows (T, N).
         fold_N: Fold of each row (N,); within a fold the rows are in time order.
-        block_length: Bootstrap block length [rows].
+        block_length: Length of a block of dependent rows [rows].
         alpha: Error rate of each bound.
 
     Returns:
@@ -73,7 +73,7 @@ def probability_of_improvement(
             probability_N += score_N
             probability_ST[s, t] = score_N.mean()
     probability_N /= probability_ST.size
-    total = add_components(
+    total_component = add_components(
         (
             seeds_component(
                 probability_ST.mean(axis=1), is_deterministic=candidate.is_deterministic
@@ -83,14 +83,14 @@ def probability_of_improvement(
             ),
             *(
                 scale_component(
-                    rows_component(probability_N[rows_N], block_length), float(rows_N.mean())
+                    rows_component(probability_N[mask_N], block_length), float(mask_N.mean())
                 )
-                for rows_N in (fold_N == fold for fold in np.unique(fold_N))
+                for mask_N in (fold_N == fold for fold in np.unique(fold_N))
             ),
         )
     )
     probability = float(probability_N.mean())
-    critical_t = float(stdtrit(total.degrees_of_freedom, 1 - alpha))
-    distance = critical_t * math.sqrt(total.variance)
+    critical_t = float(stdtrit(total_component.degrees_of_freedom, 1 - alpha))
+    distance = critical_t * math.sqrt(total_component.variance)
     low, high = np.clip((probability - distance, probability + distance), 0.0, 1.0)  # keeps NaN
     return Improvement(probability, float(low), float(high))

@@ -1,4 +1,4 @@
-"""Checks before a training that the evaluation will be able to open other versions and suites."""
+"""Checks before a training that the evaluation can open the other versions and the suites."""
 
 from collections.abc import Mapping, Sequence
 
@@ -40,10 +40,10 @@ def open_evaluation_inputs(
         model: Name of the pipeline.
         library: Regression suites of the pipeline.
         store: Artifact store of this home.
-        approved: Candidate digest of ``guards.approved``; None without that guard.
+        approved: Value of the setting ``guards.approved``, a candidate digest or None.
         guarded_suites: Names of the suites with a guard.
-        subject: Digests of data, config and code of the planned training. A version with other
-            code must reproduce its recorded losses, which are therefore read as well.
+        subject: Digests of data, config and code of the planned training. The recorded losses of a
+            version with another code digest are read, too: the evaluation must reproduce them.
         seeds: Seeds of the planned training.
 
     Returns:
@@ -54,15 +54,15 @@ def open_evaluation_inputs(
         GateBlocked: The approved version or a guarded suite does not exist.
 
     Cost:
-        Reading and building the networks of two versions takes milliseconds each.
+        Milliseconds per version, for reading its weights and building its networks.
     """
-    descriptions, code = [], subject["code"]
+    descriptions, code_digest = [], subject["code"]
     production = ledger.production(model)
     if production is not None and not _will_be_reproduced(
         production.lineage, ledger.url, store, subject=subject, seeds=seeds
     ):
         descriptions.append(
-            _open_version(production, "in production", ledger.url, store, code=code)
+            _open_version(production, "in production", ledger.url, store, code_digest=code_digest)
         )
     if approved is not None and (production is None or production.candidate != approved):
         version = ledger.version_of(model, approved)
@@ -74,7 +74,9 @@ def open_evaluation_inputs(
                 fix="Import that version (sluice registry import), correct guards.approved in the "
                 "pipeline's YAML, or remove it.",
             )
-        descriptions.append(_open_version(version, "approved", ledger.url, store, code=code))
+        descriptions.append(
+            _open_version(version, "approved", ledger.url, store, code_digest=code_digest)
+        )
     suites = library.newest()
     descriptions += [f"suite '{entry.suite.name}' version {entry.version}" for entry in suites]
     require_guarded_suites(library, guarded_suites)
@@ -83,7 +85,7 @@ def open_evaluation_inputs(
 
 def _will_be_reproduced(
     lineage: Lineage,
-    url: str,
+    registry_url: str,
     store: ArtifactStore,
     *,
     subject: Mapping[str, str],
@@ -99,21 +101,23 @@ def _will_be_reproduced(
     has_same_subject = lineage.seeds == seeds and all(
         getattr(lineage, role) == digest for role, digest in subject.items()
     )
-    is_from_this_home = is_own_registry(url, store)
+    is_from_this_home = is_own_registry(registry_url, store)
     return has_same_subject and (is_from_this_home or not lacks_all_weights(lineage, store))
 
 
-def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *, code: str) -> str:
-    """Load the networks of a version and, for other code, its losses; return a description."""
+def _open_version(
+    version: Version, role: str, registry_url: str, store: ArtifactStore, *, code_digest: str
+) -> str:
+    """Load the networks of a version, and its losses if its code differs; return a description."""
     name = f"{version.model} version {version.number} ({role})"
     lineage = version.lineage
     if lacks_all_weights(lineage, store):
-        cause, fix = explain_missing_artifacts(url, store)
-        part, digest = next(iter(lineage.weights().items()))
+        cause, fix = explain_missing_artifacts(registry_url, store)
+        artifact_name, digest = next(iter(lineage.weights().items()))
         raise IntegrityError(
             f"The candidate is compared with {name}, but none of its "
             f"{pluralize(len(lineage.weights()), 'weights file')} is in {store.root}; the first "
-            f"is artifact {digest} ({part}).",
+            f"is artifact {digest} ({artifact_name}).",
             cause=cause,
             fix=fix,
         )
@@ -125,13 +129,13 @@ def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *
             cause=error.cause,
             fix=error.fix,
         ) from error
-    if lineage.code != code:
+    if lineage.code != code_digest:
         _open_losses(name, lineage.artifacts.get("losses"), store)
     return f"{name}, {pluralize(len(networks), 'network')}"
 
 
 def _open_losses(name: str, digest: str | None, store: ArtifactStore) -> None:
-    """Read the losses that a version with other code has to reproduce."""
+    """Read the recorded losses of a version whose code differs from the current code."""
     problem = "it has no recorded losses."
     if digest is not None:
         try:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.evaluation.rule_data import RuleData, RuleNotApplicable, evenly_spaced
+from sluice.evaluation.rule_data import RuleData, RuleNotApplicable, evenly_spaced_positions
 from sluice.workloads.workload import Workload
 
 
@@ -18,7 +18,7 @@ def linear(
     workload: Workload,
     train: RuleData,
     known_rows: RuleData,  # noqa: ARG001 - signature of all rules
-    to_predict: RuleData,
+    rows_to_predict: RuleData,
     *,
     max_rows: int,
 ) -> Tensor:
@@ -26,21 +26,21 @@ def linear(
 
     The regression is fitted on at most ``max_rows`` train rows.
     """
-    if train.input_NK is None or to_predict.input_NK is None:
+    if train.input_NK is None or rows_to_predict.input_NK is None:
         raise RuleNotApplicable
-    fit_rows = evenly_spaced(len(train.y), max_rows)
+    fit_rows = evenly_spaced_positions(len(train.y), max_rows)
     fit_NK, y = train.input_NK[fit_rows], train.y[torch.from_numpy(fit_rows)]
     mean, deviation = fit_NK.mean(axis=0), fit_NK.std(axis=0)
     scale = np.where(deviation > 0, deviation, 1.0)
-    fit_NK, input_NK = (fit_NK - mean) / scale, (to_predict.input_NK - mean) / scale
+    fit_NK, input_NK = (fit_NK - mean) / scale, (rows_to_predict.input_NK - mean) / scale
     if not (np.isfinite(fit_NK).all() and np.isfinite(input_NK).all()):
         raise RuleNotApplicable
-    shape = workload.output_shape(to_predict.y)
+    shape = workload.output_shape(rows_to_predict.y)
     if y.is_floating_point():
-        if tuple(shape) != tuple(to_predict.y.shape):
+        if tuple(shape) != tuple(rows_to_predict.y.shape):
             raise RuleNotApplicable
         output = _ridge(fit_NK, y.reshape(len(y), -1).double().numpy(), input_NK)
-        return torch.from_numpy(output).to(to_predict.y.dtype).reshape(to_predict.y.shape)
+        return torch.from_numpy(output).to(rows_to_predict.y.dtype).reshape(rows_to_predict.y.shape)
     if y.ndim != 1 or len(shape) != 2:
         raise RuleNotApplicable
     return _logistic(fit_NK, y.numpy(), input_NK, num_classes=shape[1])
@@ -74,6 +74,8 @@ def _logistic(
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = LogisticRegression(max_iter=100).fit(fit_NK, y_N)
     floor = 1 / (len(y_N) + num_classes)
-    share_NC = np.full((len(input_NK), num_classes), floor)
-    share_NC[:, model.classes_] = np.maximum(model.predict_proba(input_NK), floor)
-    return torch.from_numpy(np.log(share_NC / share_NC.sum(axis=1, keepdims=True))).float()
+    probability_NC = np.full((len(input_NK), num_classes), floor)
+    probability_NC[:, model.classes_] = np.maximum(model.predict_proba(input_NK), floor)
+    return torch.from_numpy(
+        np.log(probability_NC / probability_NC.sum(axis=1, keepdims=True))
+    ).float()

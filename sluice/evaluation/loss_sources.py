@@ -34,7 +34,7 @@ def losses_of(
 
     Args:
         source: See ``LossSource``. An array (S, N) has one line of losses per seed; an array (N,)
-            belongs to a rule without seeds. Rows are in time order.
+            belongs to a rule without seeds. The test rows of an array are in time order.
         what: Role of the losses for messages, such as 'candidate'.
         fold_N: Fold of each row of an array; one fold by default.
         cluster_N: Cluster of each row of an array, such as the day of several assets.
@@ -80,7 +80,7 @@ def _from_array(
     if loss.ndim not in (1, 2) or loss.size == 0:
         raise ContractError(
             f"The losses of the {what} must have shape (seeds, rows) or (rows,), got {loss.shape}.",
-            fix="Pass one loss per test row; several seeds as several lines.",
+            fix="Pass one loss per test row and, for several seeds, one line of losses per seed.",
         )
     num_rows = loss.shape[-1]
     fold = np.zeros(num_rows, np.int64) if fold_N is None else np.asarray(fold_N, np.int64)

@@ -85,13 +85,13 @@ class LossTable:
             raise ContractError(
                 f"Seeds must be distinct, got {self.seeds}.", fix="Score each seed once."
             )
-        keys = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
-        if not keys.is_unique:
-            fold, label = keys[keys.duplicated()][0]
+        fold_rows = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
+        if not fold_rows.is_unique:
+            fold, label = fold_rows[fold_rows.duplicated()][0]
             raise ContractError(
                 "A (fold, row) must occur once per seed, got "
-                f"{pluralize(int(keys.duplicated().sum()), 'duplicate')}, first fold {fold}, row "
-                f"{label}.",
+                f"{pluralize(int(fold_rows.duplicated().sum()), 'duplicate')}, first fold "
+                f"{fold}, row {label}.",
                 fix="Remove the duplicates; label the rows uniquely.",
             )
 
@@ -112,13 +112,13 @@ class LossTable:
 
     @property
     def diverged_seeds(self) -> tuple[int, ...]:
-        """Seeds with at least one non-finite loss; they are counted, never excluded."""
+        """Seeds with at least one non-finite loss. They are reported, and never excluded."""
         diverged_indices = np.flatnonzero(~np.isfinite(self.loss_SN).all(axis=1))
         return tuple(self.seeds[index] for index in diverged_indices) if self.seeds else ()
 
     @property
     def num_distinct_seeds(self) -> int:
-        """Number of seeds whose losses differ bit by bit; seeds with equal losses count once."""
+        """Number of seeds; seeds whose losses are equal bit by bit count once."""
         return len({row.tobytes() for row in self.loss_SN}) if self.seeds else 0
 
     def aligned_to(self, other: "LossTable") -> "LossTable":
@@ -127,19 +127,22 @@ class LossTable:
         Raises:
             ContractError: The windows or the rows differ; the message names the differences.
         """
-        has_same_order = np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
+        has_same_rows = np.array_equal(self.fold_N, other.fold_N) and np.array_equal(
             self.label_N, other.label_N
         )
-        if has_same_order and self.window == other.window:
+        if has_same_rows and self.window == other.window:
             return self._require_same_clusters(other)
-        own_keys = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
-        other_keys = pd.MultiIndex.from_arrays([other.fold_N, other.label_N])
-        only_own, only_other = own_keys.difference(other_keys), other_keys.difference(own_keys)
+        own_fold_rows = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
+        other_fold_rows = pd.MultiIndex.from_arrays([other.fold_N, other.label_N])
+        only_own, only_other = (
+            own_fold_rows.difference(other_fold_rows),
+            other_fold_rows.difference(own_fold_rows),
+        )
         if len(only_own) or len(only_other):
             raise ContractError(
                 f"Both arms must be scored on the same (fold, row) pairs: {len(only_own)} are "
-                f"only in {self.display_name}{_first_key(only_own)}, {len(only_other)} only in "
-                f"{other.display_name}{_first_key(only_other)}.",
+                f"only in {self.display_name}{_describe_first(only_own)}, {len(only_other)} only "
+                f"in {other.display_name}{_describe_first(only_other)}.",
                 fix="Score both models on the same rows; label the rows the same way.",
             )
         if self.window != other.window:
@@ -149,7 +152,7 @@ class LossTable:
                 cause="The data changed between the two evaluations.",
                 fix="Score both models again on the same data and folds.",
             )
-        order_N = own_keys.get_indexer(other_keys)
+        order_N = own_fold_rows.get_indexer(other_fold_rows)
         return LossTable(
             subject=self.subject,
             window=self.window,
@@ -169,8 +172,8 @@ class LossTable:
             [] if other_clusters is None else other_clusters,
         ):
             raise ContractError(
-                f"Both arms must have the same clusters; those of {self.display_name} and "
-                f"{other.display_name} differ.",
+                f"Both arms must have the same clusters, but the clusters of {self.display_name} "
+                f"and {other.display_name} differ.",
                 fix="Use the same column 'cluster' in both tables.",
             )
         return self
@@ -210,7 +213,7 @@ class LossTable:
 
         Raises:
             ContractError: A column is missing or has an invalid value, a row occurs twice, a seed
-                lacks rows that another seed has, or the labels do not determine the order in time.
+                lacks rows that another seed has, or the labels do not determine the time order.
         """
         require_columns(frame)
         fold = integer_column(frame, "fold")
@@ -228,31 +231,35 @@ class LossTable:
         )
         is_repeated = parsed.duplicated(["seed", "fold", "row"])
         if is_repeated.any():
-            first = parsed[is_repeated].iloc[0]
+            repeated = parsed[is_repeated].iloc[0]
             raise ContractError(
                 "A (seed, fold, row) must occur once, got "
-                f"{pluralize(int(is_repeated.sum()), 'duplicate')}, first seed {first['seed']}, "
-                f"fold {first['fold']}, row {first['row']}.",
+                f"{pluralize(int(is_repeated.sum()), 'duplicate')}, first seed {repeated['seed']}, "
+                f"fold {repeated['fold']}, row {repeated['row']}.",
                 fix="Remove the duplicate rows.",
             )
         clusters = cluster_of_rows(frame, parsed)
-        keys = parsed[["fold", "row"]].drop_duplicates()
-        keys = sort_by_time(keys)
+        fold_rows = parsed[["fold", "row"]].drop_duplicates()
+        fold_rows = sort_by_time(fold_rows)
         seeds = tuple(int(s) for s in sorted(parsed["seed"].unique()))
-        given_keys = pd.MultiIndex.from_frame(parsed[["seed", "fold", "row"]])
-        fold_N, label_N = keys["fold"].to_numpy(np.int64), keys["row"].to_numpy(np.str_)
-        expected_keys = pd.MultiIndex.from_arrays(
-            [np.repeat(seeds, len(keys)), np.tile(fold_N, len(seeds)), np.tile(label_N, len(seeds))]
+        present_triples = pd.MultiIndex.from_frame(parsed[["seed", "fold", "row"]])
+        fold_N, label_N = fold_rows["fold"].to_numpy(np.int64), fold_rows["row"].to_numpy(np.str_)
+        expected_triples = pd.MultiIndex.from_arrays(
+            [
+                np.repeat(seeds, len(fold_rows)),
+                np.tile(fold_N, len(seeds)),
+                np.tile(label_N, len(seeds)),
+            ]
         )
-        order = given_keys.get_indexer(expected_keys)
-        if (order < 0).any():
-            first_seed, first_fold, label = expected_keys[order < 0][0]
+        positions = present_triples.get_indexer(expected_triples)
+        if (positions < 0).any():
+            first_seed, first_fold, label = expected_triples[positions < 0][0]
             raise ContractError(
-                f"Every seed must have every row, got {int((order < 0).sum())} missing, first "
+                f"Every seed must have every row, got {int((positions < 0).sum())} missing, first "
                 f"seed {first_seed}, fold {first_fold}, row {label}.",
                 fix="Score every seed on every row; write NaN where a seed failed.",
             )
-        loss_SN = parsed["loss"].to_numpy(np.float64)[order].reshape(len(seeds), len(keys))
+        loss_SN = parsed["loss"].to_numpy(np.float64)[positions].reshape(len(seeds), len(fold_rows))
         return cls(
             subject=subject,
             window=window if window is not None else digest_of_rows(fold_N, label_N),
@@ -293,7 +300,7 @@ def read_losses(path: Path, *, subject: str, window: str | None = None) -> LossT
             fix="Correct the path of the losses.",
         ) from None
     except (OSError, ValueError) as error:
-        # pandas and pyarrow signal an unreadable table with subclasses of these two.
+        # The errors of pandas and pyarrow for unreadable tables are subclasses of these two.
         raise SourceError(
             f"The losses in {path} cannot be read: {error}",
             fix="Use a Parquet or CSV file with the columns seed, fold, row, loss.",
@@ -310,10 +317,10 @@ def _suffix(path: Path) -> str:
     return path.suffix
 
 
-def _first_key(keys: pd.MultiIndex) -> str:
-    return f" (first: fold {keys[0][0]}, row {keys[0][1]})" if len(keys) else ""
+def _describe_first(fold_rows: pd.MultiIndex) -> str:
+    return f" (first: fold {fold_rows[0][0]}, row {fold_rows[0][1]})" if len(fold_rows) else ""
 
 
 def digest_of_rows(fold_N: NDArray[np.int64], label_N: NDArray[np.str_]) -> str:
-    """Return the digest of the (fold, row) pairs, the default window of a table."""
+    """Return the digest of the (fold, row) pairs, the default of ``LossTable.window``."""
     return digest_json([fold_N.tolist(), label_N.tolist()])

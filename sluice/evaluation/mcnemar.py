@@ -1,7 +1,7 @@
 """McNemar's test of two classifiers on the same rows, for each seed.
 
-This is a secondary test, which does not affect the decision: it compares the trained networks
-themselves and ignores the variance over seeds.
+This secondary test does not affect the decision, because it ignores the variance over seeds: it
+compares the trained networks themselves.
 
 Shape legend: S = seeds, N = test rows.
 """
@@ -18,8 +18,8 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.multiplicity import holm
 
 MAX_EXACT_ROWS = 1_000
-"""Maximum number of discordant rows for the exact test. A row is discordant if only one arm gets it
-wrong. With more discordant rows, the chi-square test gives practically the same result."""
+"""Maximum number of discordant rows for the exact test. A row is discordant if exactly one arm
+predicts a wrong class. For more rows, the chi-square test gives practically the same result."""
 
 Method = Literal["exact", "chi-square"]
 
@@ -61,25 +61,25 @@ class McNemarReport(Record):
     def num_better(self) -> int:
         """Number of candidate networks with a significantly lower error rate."""
         return sum(
-            t.adjusted_p <= self.alpha and t.only_candidate_wrong < t.only_reference_wrong
-            for t in self.tests
+            test.adjusted_p <= self.alpha and test.only_candidate_wrong < test.only_reference_wrong
+            for test in self.tests
         )
 
     @property
     def num_worse(self) -> int:
         """Number of candidate networks with a significantly higher error rate."""
         return sum(
-            t.adjusted_p <= self.alpha and t.only_candidate_wrong > t.only_reference_wrong
-            for t in self.tests
+            test.adjusted_p <= self.alpha and test.only_candidate_wrong > test.only_reference_wrong
+            for test in self.tests
         )
 
     def __str__(self) -> str:
-        smallest = min(t.adjusted_p for t in self.tests)
+        smallest_p = min(test.adjusted_p for test in self.tests)
         return (
             f"McNemar's test on {self.num_rows} rows: of {len(self.tests)} networks, "
             f"{self.num_better} have a significantly lower error rate than the reference and "
             f"{self.num_worse} a higher one (family-wise alpha {self.alpha:g}, Holm); "
-            f"smallest adjusted p {smallest:.2g}."
+            f"smallest adjusted p {smallest_p:.2g}."
         )
 
 
@@ -87,17 +87,17 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
     """Test for each seed whether candidate and reference have the same error rate.
 
     Each network is tested separately, and Holm's correction controls the family-wise error rate at
-    ``alpha`` under any dependence of the tests. A majority vote of the seeds would be another
-    classifier, which is not deployed and hides the differences between seeds. It cannot even be
-    computed from 0/1 losses, because seeds may be wrong in different ways. Pooling seeds x rows
-    would count each row S times.
+    ``alpha`` under any dependence of the tests. A majority vote of the seeds is not tested: it is
+    another classifier, which is not deployed and hides the differences between seeds. Pooling
+    seeds x rows would count each row S times.
 
-    If the reference has seeds, the seeds of both arms are paired in their order. If the reference
-    has fewer seeds, they are reused cyclically. Any fixed pairing is equally valid, because seeds
-    of two trainings have nothing in common.
+    The seeds of both arms are paired in their order. If the reference has fewer seeds than the
+    candidate, its seeds are reused cyclically. A reference without seeds is compared with every
+    network. Any fixed pairing is equally valid, because equal seeds of two trainings have nothing
+    in common.
 
-    The test is exact (binomial) up to 1,000 discordant rows, and chi-square with continuity
-    correction beyond; both are two-sided.
+    The test is two-sided. It is exact (binomial) up to ``MAX_EXACT_ROWS`` discordant rows; for more
+    rows, it is a chi-square test with continuity correction.
 
     Args:
         candidate: 0/1 losses of the candidate: 1 where the network is wrong.
@@ -114,8 +114,8 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
         McNemar (1947), Psychometrika 12(2); Holm (1979), Scandinavian Journal of Statistics 6(2).
     """
     reference = reference.aligned_to(candidate)
-    candidate_SN = _mistakes(candidate, "candidate")
-    reference_SN = _mistakes(reference, "reference")
+    candidate_SN = _require_mistakes(candidate, "candidate")
+    reference_SN = _require_mistakes(reference, "reference")
     seeds = candidate.seeds or (0,)
     results = []
     for index, candidate_N in enumerate(candidate_SN):
@@ -149,14 +149,14 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
     )
 
 
-def _mistakes(table: LossTable, name: str) -> NDArray[np.bool_]:
+def _require_mistakes(table: LossTable, name: str) -> NDArray[np.bool_]:
     loss_SN = table.loss_SN
     is_invalid_SN = ~((loss_SN == 0) | (loss_SN == 1))
     if is_invalid_SN.any():
-        seed, row = np.unravel_index(int(is_invalid_SN.argmax()), is_invalid_SN.shape)
+        seed_index, row = np.unravel_index(int(is_invalid_SN.argmax()), is_invalid_SN.shape)
         raise ContractError(
             f"McNemar's test needs losses of 0 and 1, got {int(is_invalid_SN.sum())} other values "
-            f"in the losses of the {name}, first {loss_SN[seed, row]:g} at row "
+            f"in the losses of the {name}, first {loss_SN[seed_index, row]:g} at row "
             f"{table.label_N[row]}.",
             cause="The table contains other losses, or the model diverged.",
             fix="Use 1 where the predicted class is wrong and 0 where it is right.",

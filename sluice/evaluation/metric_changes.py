@@ -1,7 +1,7 @@
 """Finds metrics that are worse for the candidate than for the reference, with intervals.
 
-The gate decides on losses only. Deteriorated metrics are reported with the verdict, even without a
-guard for them.
+The promotion gate decides on losses only. Worse metrics are reported with the verdict, even if no
+guard exists for them.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def find_worse_metrics(
     *,
     directions: Mapping[str, Direction],
 ) -> tuple[MetricDeterioration, ...]:
-    """Return all metrics whose mean is worse than that of the reference.
+    """Return all metrics whose mean is worse for the candidate than for the reference.
 
     A metric is excluded if only one arm has it, if it is not finite, or if its direction of
     improvement is unknown. The interval includes the variance over the seeds of both arms and over
@@ -38,14 +38,14 @@ def find_worse_metrics(
     if candidate is None or reference is None:
         return ()
     deteriorations = (
-        _deterioration(name, candidate, reference, direction)
+        _find_deterioration(name, candidate, reference, direction)
         for name in candidate.values
         if name != _GATE_METRIC and (direction := direction_of(name, directions)) is not None
     )
     return tuple(metric for metric in deteriorations if metric is not None)
 
 
-def _deterioration(
+def _find_deterioration(
     name: str, candidate: MetricTable, reference: MetricTable, direction: Direction
 ) -> MetricDeterioration | None:
     """Return the deterioration of a metric; None if it is not worse, or cannot be compared."""

@@ -1,4 +1,4 @@
-"""Table of the metrics of one model by seed and fold, from which metric guards are tested.
+"""Table of the metrics of one model by seed and fold, for the guards of metrics.
 
 Shape legend: S = seeds, F = folds.
 """
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.evaluation.variance import (
     NO_VARIANCE,
@@ -37,15 +38,17 @@ class MetricTable(Record):
     def _require_shape(self) -> Self:
         num_seeds, num_folds = max(1, len(self.seeds)), len(self.fold_rows)
         for name, value_SF in self.values.items():
-            got = (len(value_SF), {len(value_F) for value_F in value_SF})
-            if got != (num_seeds, {num_folds}):
+            fold_counts = {len(value_F) for value_F in value_SF}
+            if len(value_SF) != num_seeds or fold_counts != {num_folds}:
                 raise ValueError(
-                    f"metric {name!r} must be (seeds, folds) = {(num_seeds, num_folds)}, got {got}"
+                    f"metric {name!r} must have shape (seeds, folds) = {(num_seeds, num_folds)}, "
+                    f"got {pluralize(len(value_SF), 'seed')} with "
+                    f"{' or '.join(map(str, sorted(fold_counts))) or 'no'} folds"
                 )
         return self
 
     def values_of(self, name: str) -> NDArray[np.float64] | None:
-        """Return the values of a metric (S, F), with NaN for infinity; None if it is unknown."""
+        """Return a metric's values (S, F), with infinity as NaN; None for an unknown metric."""
         if name not in self.values:
             return None
         value_SF = np.asarray(self.values[name], np.float64)
@@ -54,8 +57,8 @@ class MetricTable(Record):
     @property
     def share_F(self) -> NDArray[np.float64]:
         """Share of the test rows that belong to each fold (F,)."""
-        rows_F = np.asarray(self.fold_rows, np.float64)
-        share_F: NDArray[np.float64] = rows_F / rows_F.sum()
+        num_rows_F = np.asarray(self.fold_rows, np.float64)
+        share_F: NDArray[np.float64] = num_rows_F / num_rows_F.sum()
         return share_F
 
     @property
@@ -64,9 +67,12 @@ class MetricTable(Record):
 
         For a metric that is a mean over rows, this is the mean over all rows.
         """
-        mean_S = {name: np.asarray(v, np.float64) @ self.share_F for name, v in self.values.items()}
+        mean_S_by_name = {
+            name: np.asarray(value_SF, np.float64) @ self.share_F
+            for name, value_SF in self.values.items()
+        }
         return tuple(
-            {name: float(value_S[index]) for name, value_S in mean_S.items()}
+            {name: float(mean_S[index]) for name, mean_S in mean_S_by_name.items()}
             for index in range(max(1, len(self.seeds)))
         )
 
@@ -86,18 +92,18 @@ class MetricTable(Record):
 def folds_component(
     difference_F: NDArray[np.float64], share_F: NDArray[np.float64]
 ) -> VarianceComponent:
-    """Return the variance component of a weighted mean of one number per fold.
+    """Return the variance component of the weighted mean of one number per fold.
 
-    Each fold is treated as one very long block, which only costs degrees of freedom. This is also
-    valid for metrics that are not means over rows, such as a Sharpe ratio or an F1 score. With
-    equal weights the result is the variance of an unweighted mean.
+    Each fold is treated as one very long block. This costs degrees of freedom, but the result is
+    also valid for metrics that are not means over rows, such as a Sharpe ratio or an F1 score. With
+    equal weights, the result is the variance of an unweighted mean.
 
     >>> folds_component(np.array([1.0, 3.0, 2.0]), np.full(3, 1 / 3)).variance
     0.333...
 
     Returns:
         The component; ``UNKNOWN_VARIANCE`` for fewer than three folds. With two folds, a guard with
-        a nominal error rate of 2.2 % would pass 4 % of the candidates that violate it.
+        a nominal error rate of 2.2 % would pass 4 % of the candidates that violate its margin.
     """
     num_folds = difference_F.size
     if num_folds < MIN_FOLDS:

@@ -16,9 +16,9 @@ from sluice.verdicts.verdict import Verdict
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return the p-values adjusted by Holm's method, in the given order.
 
-    Rejecting the tests whose adjusted p-value is at most alpha controls the family-wise error rate
-    at alpha, under any dependence of the tests. The function of statsmodels is not used, because it
-    runs a garbage collection in every call, which takes 0.2 s in a large process.
+    Rejecting the hypotheses whose adjusted p-value is at most alpha controls the family-wise error
+    rate at alpha, under any dependence of the tests. The function of statsmodels is not used,
+    because it runs a garbage collection in every call, which takes 0.2 s in a large process.
 
     >>> holm([0.01, 0.04, 0.03])
     (0.03, 0.06, 0.06)
@@ -39,8 +39,8 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return the p-values adjusted for the false discovery rate, in the given order.
 
-    Use this function for exploration (ablations) only, not for a promotion: if the tests with an
-    adjusted p-value of at most q are reported, up to a share q of them is expected to be false.
+    Use this function for exploration (ablations) only, not for a promotion: of the results with an
+    adjusted p-value of at most q, up to a share q is expected to be false.
 
     >>> benjamini_hochberg([0.01, 0.04, 0.03, 0.9])
     (0.04, 0.0533..., 0.0533..., 0.9)
@@ -68,7 +68,7 @@ def adjust_cohort(verdicts: Sequence[Verdict], *, alpha: float) -> tuple[Verdict
 
     Args:
         verdicts: One verdict for each candidate, all on the same window.
-        alpha: Probability of any false promotion in the cohort.
+        alpha: Maximum probability of a false promotion in the cohort.
 
     Raises:
         ContractError: Two verdicts have the same candidate, or the windows differ.

@@ -68,19 +68,19 @@ def require_complete_seeds(folds: Sequence[Fold], members: Sequence[Member]) -> 
     """Return the seeds of members, after checking that each seed has one member for each fold.
 
     Raises:
-        ContractError: A seed lacks a fold, has it twice, or has an unexpected one.
+        ContractError: A seed lacks a fold, has a fold twice, or has an unexpected fold.
     """
-    by_fold_run = _by_fold_run(members)
+    member_by_fold_run = _index_by_fold_run(members)
     seeds = sorted({member.seed for member in members})
-    expected = {(seed, fold.fold_id) for seed in seeds for fold in folds}
-    if by_fold_run.keys() != expected or len(by_fold_run) != len(members):
-        missing = sorted(expected - by_fold_run.keys())
-        extra = sorted(by_fold_run.keys() - expected)
+    expected_runs = {(seed, fold.fold_id) for seed in seeds for fold in folds}
+    if member_by_fold_run.keys() != expected_runs or len(member_by_fold_run) != len(members):
+        missing_runs = sorted(expected_runs - member_by_fold_run.keys())
+        unexpected_runs = sorted(member_by_fold_run.keys() - expected_runs)
         raise ContractError(
             f"Every seed must have one member for each of {len(folds)} folds, got "
             f"{pluralize(len(members), 'member')} for {pluralize(len(seeds), 'seed')}; missing "
-            f"(seed, fold) {missing}, unexpected {extra}, repeated "
-            f"{len(members) - len(by_fold_run)}.",
+            f"(seed, fold) {missing_runs}, unexpected {unexpected_runs}, repeated "
+            f"{len(members) - len(member_by_fold_run)}.",
             fix="Train the missing members on these folds.",
         )
     return tuple(seeds)
@@ -89,14 +89,14 @@ def require_complete_seeds(folds: Sequence[Fold], members: Sequence[Member]) -> 
 def own_member_selector(
     workload: Workload, frame: pd.DataFrame, members: Sequence[Member]
 ) -> SelectMember:
-    """Return the function that selects the member trained on a seed and a fold.
+    """Return the function that selects the member that was trained with a seed on a fold.
 
     The function raises a ``ContractError`` if the member was trained on the fold's test rows.
     """
-    by_fold_run = _by_fold_run(members)
+    member_by_fold_run = _index_by_fold_run(members)
 
     def select_member(seed: int, fold: Fold) -> Member:
-        member = by_fold_run[seed, fold.fold_id]
+        member = member_by_fold_run[seed, fold.fold_id]
         return select_unseen_member([member], frame.index, fold, horizon_rows=workload.horizon_rows)
 
     return select_member
@@ -152,20 +152,23 @@ def examples_of(
 
 
 def require_shape(workload: Workload, output: Tensor, examples: Examples, source: str) -> None:
-    """Raise an error unless the output has the expected shape; the message names ``source``."""
+    """Raise an error unless the output has the expected shape.
+
+    The message names ``source``, the model that computed the output.
+    """
     require_output_shape(workload, output, examples.targets, source)
 
 
 def require_output_shape(workload: Workload, output: Tensor, y: Tensor, source: str) -> None:
     """Raise an error unless the output has the shape for the targets; see ``require_shape``."""
-    expected = workload.output_shape(y)
-    if tuple(output.shape) != expected:
+    expected_shape = workload.output_shape(y)
+    if tuple(output.shape) != expected_shape:
         raise ContractError(
-            f"Predictions for {len(y)} test rows must have shape {expected}, got "
+            f"Predictions for {len(y)} test rows must have shape {expected_shape}, got "
             f"{tuple(output.shape)} from {source}.",
             fix="Return one prediction per test example, in row order.",
         )
 
 
-def _by_fold_run(members: Sequence[Member]) -> dict[tuple[int, int], Member]:
+def _index_by_fold_run(members: Sequence[Member]) -> dict[tuple[int, int], Member]:
     return {(member.seed, member.fold_id): member for member in members}

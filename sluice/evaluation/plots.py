@@ -39,13 +39,13 @@ OUTCOME_LABELS = {
     "EQUIVALENT": "EQUIVALENT: no relevant difference",
     "INCONCLUSIVE": "INCONCLUSIVE: the evidence is not sufficient",
 }
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DATE_PREFIX = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def fold_gains_png(verdict: Verdict) -> bytes:
     """Plot the gain of each fold and of all folds, with bounds and the required gain.
 
-    Whiskers extend from the one-sided lower to the one-sided upper bound at the gate's alpha.
+    Lines extend from the one-sided lower to the one-sided upper bound at the gate's alpha.
     Gains that cannot be computed are labelled instead of plotted.
     """
     names = [f"fold {fold.fold_id}\n{fold.num_rows} rows" for fold in verdict.folds]
@@ -55,8 +55,8 @@ def fold_gains_png(verdict: Verdict) -> bytes:
     figure, axes = new_figure(height_in=0.9 + 0.42 * len(gains) + 0.5)
     colour = OUTCOME_COLOUR[verdict.outcome]
     for position, (gain, low, high) in enumerate(gains):
-        is_total = position == len(gains) - 1
-        line_colour = colour if is_total else MUTED
+        is_all_folds = position == len(gains) - 1
+        line_colour = colour if is_all_folds else MUTED
         if not all(map(math.isfinite, (gain, low, high))):
             axes.text(
                 0.02,
@@ -71,15 +71,15 @@ def fold_gains_png(verdict: Verdict) -> bytes:
             [low, high],
             [position, position],
             color=line_colour,
-            linewidth=3.2 if is_total else 1.8,
+            linewidth=3.2 if is_all_folds else 1.8,
             solid_capstyle="butt",
         )
-        axes.plot([gain], [position], "o", color=line_colour, markersize=8 if is_total else 6)
+        axes.plot([gain], [position], "o", color=line_colour, markersize=8 if is_all_folds else 6)
     axes.axhline(len(gains) - 1.5, color=GRID, linewidth=1)
     axes.axvline(0, color=INK, linewidth=1, label="no gain")
     if verdict.required != 0:
         axes.axvline(
-            verdict.required, color=INK, linewidth=1, linestyle=(0, (4, 3)), label="required"
+            verdict.required, color=INK, linewidth=1, linestyle=(0, (4, 3)), label="required gain"
         )
     axes.set_yticks(range(len(gains)), names)
     axes.set_ylim(len(gains) - 0.4, -0.6)
@@ -114,9 +114,11 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
     ).reshape(-1)
     for panel, fold in zip(panels, folds, strict=False):
         apply_style(panel)
-        for _, line in curves[curves["fold_id"] == fold].sort_values("epoch").groupby("seed"):
+        for _, seed_curve in curves[curves["fold_id"] == fold].sort_values("epoch").groupby("seed"):
             for column, colour in (("train_loss", TRAIN), ("val_loss", VALIDATION)):
-                panel.plot(line["epoch"], line[column], color=colour, linewidth=0.9, alpha=0.85)
+                panel.plot(
+                    seed_curve["epoch"], seed_curve[column], color=colour, linewidth=0.9, alpha=0.85
+                )
         panel.set_title(f"fold {fold}", fontsize=9, color=INK, loc="left")
     for panel in panels[len(folds) :]:
         panel.set_visible(False)
@@ -139,8 +141,8 @@ def cumulative_gain_png(
 ) -> bytes:
     """Plot the cumulative gain over the test rows, fold by fold in time order.
 
-    A steady increase is a gain on all rows; a single step comes from a few rows. If the labels are
-    dates, each fold shows its first date.
+    A steady increase shows a gain on all rows; a single step shows a gain on few rows. If the index
+    labels are dates, the first date of each fold is shown.
 
     Raises:
         ContractError: The tables contain different rows.
@@ -150,11 +152,13 @@ def cumulative_gain_png(
     # Within a fold, the rows of a loss table are in time order. A stable sort by fold keeps
     # this order.
     order_N = np.argsort(candidate.fold_N, kind="stable")
-    total_N = np.cumsum(gain_N[order_N])
+    cumulative_gain_N = np.cumsum(gain_N[order_N])
     fold_N, label_N = candidate.fold_N[order_N], candidate.label_N[order_N]
-    has_dates = bool(_DATE.match(label_N[0]))
+    has_dates = bool(_DATE_PREFIX.match(label_N[0]))
     figure, axes = new_figure(height_in=2.9)
-    axes.plot(np.arange(1, total_N.size + 1), total_N, color=VALIDATION, linewidth=1.4)
+    axes.plot(
+        np.arange(1, cumulative_gain_N.size + 1), cumulative_gain_N, color=VALIDATION, linewidth=1.4
+    )
     axes.axhline(0, color=INK, linewidth=1)
     starts = [0, *(np.flatnonzero(np.diff(fold_N)) + 1)]
     for start in starts:
@@ -169,9 +173,9 @@ def cumulative_gain_png(
             color=MUTED,
             va="top",
         )
-    if not np.isfinite(total_N).all():
+    if not np.isfinite(cumulative_gain_N).all():
         axes.text(0.5, 0.5, "non-finite losses", transform=axes.transAxes, ha="center")
-    axes.set_xlim(0, total_N.size)
+    axes.set_xlim(0, cumulative_gain_N.size)
     axes.margins(y=0.2)
     axes.set_xlabel("test row, in time order" if has_dates else "test row")
     axes.set_ylabel(f"cumulative gain [{unit}]")

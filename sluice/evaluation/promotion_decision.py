@@ -1,4 +1,4 @@
-"""Decides about a candidate from all evidence: the comparison at this attempt's alpha, and guards.
+"""Decides on a promotion from all evidence: the comparison at this attempt's alpha, and guards.
 
 This is the only place where the evidence for and against a promotion is combined.
 """
@@ -51,16 +51,18 @@ def decide_promotion(
         [verdict.rows for verdict in earlier_verdicts if not verdict.lacking],
         overlap=gate.window_overlap,
     )
-    settings = settings_for_attempt(gate, attempt)
-    verdict = compare(candidate, evidence.reference, settings, horizon_rows=horizon_rows, unit=unit)
-    outcomes = check_guards(
-        evidence, guards, alpha=settings.alpha, block_length=verdict.block_length
+    attempt_settings = settings_for_attempt(gate, attempt)
+    verdict = compare(
+        candidate, evidence.reference, attempt_settings, horizon_rows=horizon_rows, unit=unit
+    )
+    guard_outcomes = check_guards(
+        evidence, guards, alpha=attempt_settings.alpha, block_length=verdict.block_length
     )
     worse_metrics = find_worse_metrics(
         evidence.candidate_metrics, evidence.reference_metrics, directions=directions or {}
     )
     return (
         verdict.model_copy(update={"attempt": attempt, "alpha_of_all": gate.alpha})
-        .with_guards([*outcomes, *suite_guards])
+        .with_guards([*guard_outcomes, *suite_guards])
         .with_worse_metrics(worse_metrics)
     )

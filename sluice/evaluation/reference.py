@@ -52,10 +52,10 @@ def score_version(
     candidate's test rows are found in these features by their labels. Both arms are scored with
     the losses and metrics of the candidate's workload.
 
-    If the current code differs from that of the version, the version must first reproduce its
-    recorded losses. Otherwise it might be scored with other features or another network. If the
-    recorded losses cannot be compared, a version with other modules of the user is rejected, and
-    any other version is scored with a note.
+    If the code has changed since the training, the version must first reproduce its recorded
+    losses, because the new code may compute other features or build another network. If the
+    recorded losses cannot be compared, the outcome depends on the change: a version whose user
+    modules have changed is rejected, and any other version is scored with a note.
 
     Args:
         version: Version with its workload, model and members.
@@ -69,26 +69,32 @@ def score_version(
 
     Raises:
         UntrustedCode: The version was imported, and refers to or contains untrusted code.
-        CodeMismatch: The version has other modules of the user, and its recorded losses cannot be
-            compared. Or its stored code was requested and is missing.
+        CodeMismatch: User modules have changed since the training, and the recorded losses of the
+            version cannot be compared; or its stored code was requested and is missing.
         ContractError: The version predicts another target, cannot be scored on these rows, or
             does not reproduce its recorded losses.
         IntegrityError: The weights of the version are missing or damaged.
     """
     lineage = version.lineage
-    built_version = _build(version, store, code)
+    built_version = _build_version(version, store, code)
     version_workload = built_version.workload
     if _has_same_features(version_workload, workload):
         version_frame, version_folds = frame, tuple(folds)
     else:
         version_frame = version_workload.compute_features(raw)
         version_folds = tuple(
-            _fold_at_same_labels(fold, frame.index, version_frame.index, _name(lineage))
+            _fold_at_same_labels(fold, frame.index, version_frame.index, _version_name(lineage))
             for fold in folds
         )
     for fold, version_fold in zip(folds, version_folds, strict=True):
         _require_same_target(
-            workload, frame, fold, version_workload, version_frame, version_fold, _name(lineage)
+            workload,
+            frame,
+            fold,
+            version_workload,
+            version_frame,
+            version_fold,
+            _version_name(lineage),
         )
     note = (
         ""
@@ -123,12 +129,13 @@ def require_scorable(
         frame: Feature frame of the candidate. If the version has other features, its recorded
             losses are not checked here, but later by ``score_version``.
         store: Artifact store with the version's weights, losses and code.
-        code: "stored" to build a version with other code from the modules that are stored with it.
+        code: With "stored", a version whose user modules have changed is built from the modules
+            that are stored with it.
 
     Raises:
         CodeMismatch, ContractError, IntegrityError, UntrustedCode: See ``score_version``.
     """
-    built_version = _build(version, store, code)
+    built_version = _build_version(version, store, code)
     if (
         _has_same_features(built_version.workload, workload)
         and not built_version.has_unchanged_code
@@ -147,7 +154,8 @@ class _BuiltVersion:
     workload: Workload
     load: LoadMember
     comparison: CodeComparison | None
-    """Comparison with the current code; None if that code cannot be imported."""
+    """Comparison of the version's code with the current code; None if the version cannot be rebuilt
+    with the current code."""
 
     uses_stored_code: bool = False
     """Whether the workload and the networks were built with the stored code."""
@@ -161,8 +169,12 @@ class _BuiltVersion:
         )
 
 
-def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVersion:
-    """Build a version with the current code or, if selected and different, its stored code."""
+def _build_version(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVersion:
+    """Build a version with the current code.
+
+    If ``code`` is "stored" and the user modules of the version have changed or cannot be imported,
+    the version is built with its stored code.
+    """
     lineage, comparison = version.lineage, None
     try:
         workload, model = rebuild_workload(version)
@@ -170,7 +182,8 @@ def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVe
     except ContractError as error:
         if code == "current":
             raise ContractError(
-                f"{_name(lineage)} cannot be rebuilt from its recorded settings: {error.what}",
+                f"{_version_name(lineage)} cannot be rebuilt from its recorded settings: "
+                f"{error.what}",
                 cause="The workload or its settings were renamed after the version was trained.",
                 fix="Keep the old names, or use another pipeline name for the new workload, or "
                 f"score the version with its stored code: {_STORED_CODE_OPTION}.",
@@ -183,10 +196,13 @@ def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVe
             load=lambda member: load_member(member, workload, model, store),
             comparison=comparison,
         )
-    with use_stored_modules(read_stored_code(_name(lineage), version, store)):
+    with use_stored_modules(read_stored_code(_version_name(lineage), version, store)):
         workload, model = rebuild_workload(version)
         _require_comparable_rows(version)
-        networks = {m.weights: load_member(m, workload, model, store) for m in lineage.members}
+        networks = {
+            member.weights: load_member(member, workload, model, store)
+            for member in lineage.members
+        }
     return _BuiltVersion(
         workload=workload,
         load=lambda member: networks[member.weights],
@@ -202,18 +218,19 @@ def _require_comparable_rows(version: Version) -> None:
     ]
     if row_order_settings:
         raise ContractError(
-            f"{_name(version.lineage)} was trained with '{row_order_settings[0].name}', a setting "
-            "that Sluice no longer supports, so it is unknown which test rows it was trained on.",
+            f"{_version_name(version.lineage)} was trained with '{row_order_settings[0].name}', a "
+            "setting that Sluice no longer supports. It is unknown which test rows the version was "
+            "trained on.",
             cause=row_order_settings[0].effect,
             fix="Use another pipeline name; its first model is compared with the baseline. The "
             f"version is still served as {version.model}.",
         )
 
 
-def _count_reproduced(
+def _count_reproduced_losses(
     lineage: Lineage, built_version: _BuiltVersion, frame: pd.DataFrame, store: ArtifactStore
 ) -> int:
-    """Return the number of available rows on which the version reproduces its recorded losses.
+    """Return the number of rows on which the version was checked to reproduce its recorded losses.
 
     Raises:
         ContractError: A loss differs from the recorded one.
@@ -222,7 +239,7 @@ def _count_reproduced(
         return 0
     recorded_losses = read_table_bytes(
         store.get(lineage.artifacts["losses"]),
-        what=f"{_name(lineage)}: its recorded losses",
+        what=f"{_version_name(lineage)}: its recorded losses",
         kinds=RECORDED_LOSSES,
     )
     labels = pd.Index(row_labels(frame.index))
@@ -234,21 +251,22 @@ def _count_reproduced(
         ]
         positions = labels.get_indexer(pd.Index(recorded_rows["row"]))
         if len(positions) == 0 or (positions < 0).any() or (np.diff(positions) != 1).any():
-            continue  # rows that are no longer in the source cannot be compared
+            continue  # rows were removed from the source, or inserted between these rows
         row_range = RowRange(start=int(positions[0]), stop=int(positions[-1]) + 1)
         examples = workload.examples(frame, row_range)
         if not np.array_equal(examples.rows, positions):
-            continue  # rows without an example cannot be compared either
+            continue  # some rows no longer have an example
         losses = ensemble_losses(workload, [built_version.load(member)], examples).numpy()
         is_different = ~np.isclose(
             losses, recorded_rows["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9
         )
         if is_different.any():
-            first = int(np.flatnonzero(is_different)[0])
+            first_different = int(np.flatnonzero(is_different)[0])
+            recorded_row = recorded_rows.iloc[first_different]
             raise ContractError(
-                f"{_name(lineage)} does not reproduce its recorded losses: seed "
-                f"{member.seed}, fold {member.fold_id}, row {recorded_rows['row'].iloc[first]} has "
-                f"{losses[first]:.6g}, recorded {recorded_rows['loss'].iloc[first]:.6g} "
+                f"{_version_name(lineage)} does not reproduce its recorded losses: seed "
+                f"{member.seed}, fold {member.fold_id}, row {recorded_row['row']} has "
+                f"{losses[first_different]:.6g}, recorded {recorded_row['loss']:.6g} "
                 f"({int(is_different.sum())} of {is_different.size} rows differ)."
                 f"{_code_sentence(built_version)}",
                 cause="The code, the packages or the rows have changed since the version was "
@@ -256,9 +274,9 @@ def _count_reproduced(
                 fix="Restore the rows and packages of its training, or use another pipeline name "
                 "for the changed workload."
                 if built_version.uses_stored_code
-                else f"Score it with its stored code: {_STORED_CODE_OPTION}; or restore that code "
-                f"({describe_commit(lineage)}); or use another pipeline name for the changed "
-                "workload.",
+                else f"Score the version with its stored code: {_STORED_CODE_OPTION}; or restore "
+                f"that code ({describe_commit(lineage)}); or use another pipeline name for the "
+                "changed workload.",
             )
         num_rows += is_different.size
     return num_rows
@@ -270,14 +288,16 @@ def _code_note(
     """Return a note on the code with which the version was scored.
 
     Raises:
-        CodeMismatch: The version has other code, and no recorded loss can be compared.
+        CodeMismatch: User modules have changed, and no recorded loss can be compared.
         ContractError: The version does not reproduce its recorded losses.
     """
-    name = _name(lineage)
-    num_rows = _count_reproduced(lineage, built_version, frame, store)
+    name = _version_name(lineage)
+    num_rows = _count_reproduced_losses(lineage, built_version, frame, store)
     if built_version.uses_stored_code:
         return f"{name} was scored with its stored code.{_code_sentence(built_version)}"
-    assert built_version.comparison is not None, "_build rejects code that cannot be imported"
+    assert built_version.comparison is not None, (
+        "_build_version rejects code that cannot be imported"
+    )
     if num_rows:
         return (
             f"{name} reproduces its recorded losses on {num_rows:,} rows, so it was scored with "
@@ -289,8 +309,8 @@ def _code_note(
             f"compared with those of the current code, because {_why_not_compared(lineage)}."
             f"{_code_sentence(built_version)}",
             cause="The current code may compute other features or build another network.",
-            fix=f"Score it with its stored code: {_STORED_CODE_OPTION}; or restore that code "
-            f"({describe_commit(lineage)}).",
+            fix=f"Score the version with its stored code: {_STORED_CODE_OPTION}; or restore that "
+            f"code ({describe_commit(lineage)}).",
         )
     return (
         f"{built_version.comparison.warning(name)} Its recorded losses cannot be compared, because "
@@ -320,7 +340,7 @@ def _code_sentence(built_version: _BuiltVersion) -> str:
     return f" Its code differs ({digests}): {'; '.join(differences)}."
 
 
-def _name(lineage: Lineage) -> str:
+def _version_name(lineage: Lineage) -> str:
     return f"The version of {lineage.model} with candidate {short(lineage.candidate)}"
 
 

@@ -1,7 +1,7 @@
 """Two-way percentile bootstrap interval: seeds and blocks of rows are resampled jointly.
 
-This is a secondary test, which does not affect the decision: with 5 seeds, its false positive rate
-is about 10 % at a nominal 5 %. The gate's Student bound keeps the nominal rate.
+This secondary test does not affect the decision, because it is too liberal: with 5 seeds, its false
+positive rate is about 10 % at a nominal 5 %. The gate's Student bound keeps the nominal rate.
 
 Shape legend: S = seeds of both arms, N = rows, n = rows of one fold, B = blocks, R = resamples.
 """
@@ -24,7 +24,7 @@ def two_way_interval(
 ) -> tuple[float, float]:
     """Return the one-sided lower and upper percentile bounds of the mean gain, each at ``alpha``.
 
-    Both are NaN if a loss is not finite.
+    Both bounds are NaN if a loss is not finite.
     """
     gain_R = resampled_gains(
         candidate, reference, fold_N, block_length=block_length, resamples=resamples, rng=rng
@@ -52,7 +52,7 @@ def resampled_gains(
         candidate: Losses (S, N).
         reference: Losses on the same rows; S may differ.
         fold_N: Fold of each row (N,); within a fold the rows are in time order.
-        block_length: Block length; a shorter fold is drawn as a whole [rows].
+        block_length: Block length [rows]. The only block of a shorter fold is the whole fold.
         resamples: Number of resamples.
         rng: Random generator.
 
@@ -65,17 +65,17 @@ def resampled_gains(
         two-way resampling.
     """
     loss_SN = np.concatenate((reference.loss_SN, candidate.loss_SN))
-    total_RS = np.zeros((resamples, loss_SN.shape[0]))
+    sum_RS = np.zeros((resamples, loss_SN.shape[0]))
     for fold in np.unique(fold_N):
-        total_RS += _fold_totals(loss_SN[:, fold_N == fold], block_length, resamples, rng)
-    num_reference = reference.loss_SN.shape[0]
-    reference_R = _mean_of_drawn_seeds(total_RS[:, :num_reference], rng)
-    candidate_R = _mean_of_drawn_seeds(total_RS[:, num_reference:], rng)
+        sum_RS += _sum_drawn_rows(loss_SN[:, fold_N == fold], block_length, resamples, rng)
+    num_reference_seeds = reference.loss_SN.shape[0]
+    reference_R = _mean_of_drawn_seeds(sum_RS[:, :num_reference_seeds], rng)
+    candidate_R = _mean_of_drawn_seeds(sum_RS[:, num_reference_seeds:], rng)
     gain_R: NDArray[np.float64] = reference_R - candidate_R
     return gain_R / fold_N.size
 
 
-def _fold_totals(
+def _sum_drawn_rows(
     loss_Sn: NDArray[np.float64], block_length: int, resamples: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Return the sum (R, S) of the losses of the rows drawn in one fold."""
@@ -84,16 +84,20 @@ def _fold_totals(
     num_whole_blocks, last_length = divmod(n, length)
     sums_nS = _circular_sums(loss_Sn, length)
     last_sums_nS = _circular_sums(loss_Sn, last_length) if last_length else None
-    totals_RS = np.empty((resamples, loss_Sn.shape[0]))
-    drawn_BS, one_B = np.empty((num_whole_blocks, loss_Sn.shape[0])), np.ones(num_whole_blocks)
-    for total_S in totals_RS:
+    sum_RS = np.empty((resamples, loss_Sn.shape[0]))
+    drawn_sums_BS, ones_B = (
+        np.empty((num_whole_blocks, loss_Sn.shape[0])),
+        np.ones(num_whole_blocks),
+    )
+    for sum_S in sum_RS:
         # Gathering in place and summing with BLAS is ten times as fast as sums_nS[...].sum(axis=0).
+        # With the default mode, np.take would copy its output.
         starts = rng.integers(n, size=num_whole_blocks)
-        np.take(sums_nS, starts, axis=0, out=drawn_BS, mode="clip")
-        np.matmul(one_B, drawn_BS, out=total_S)
+        np.take(sums_nS, starts, axis=0, out=drawn_sums_BS, mode="clip")
+        np.matmul(ones_B, drawn_sums_BS, out=sum_S)
         if last_sums_nS is not None:
-            total_S += last_sums_nS[rng.integers(n)]
-    return totals_RS
+            sum_S += last_sums_nS[rng.integers(n)]
+    return sum_RS
 
 
 def _circular_sums(loss_Sn: NDArray[np.float64], length: int) -> NDArray[np.float64]:
@@ -105,10 +109,10 @@ def _circular_sums(loss_Sn: NDArray[np.float64], length: int) -> NDArray[np.floa
 
 
 def _mean_of_drawn_seeds(
-    total_RS: NDArray[np.float64], rng: np.random.Generator
+    sum_RS: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Return the mean (R,) over seeds that are drawn with replacement in each resample."""
-    num_seeds = total_RS.shape[1]
-    drawn_RS = rng.integers(num_seeds, size=total_RS.shape)
-    mean_R: NDArray[np.float64] = np.take_along_axis(total_RS, drawn_RS, axis=1).mean(axis=1)
+    num_seeds = sum_RS.shape[1]
+    drawn_seed_RS = rng.integers(num_seeds, size=sum_RS.shape)
+    mean_R: NDArray[np.float64] = np.take_along_axis(sum_RS, drawn_seed_RS, axis=1).mean(axis=1)
     return mean_R

@@ -43,19 +43,19 @@ class RuleData:
 
 
 BaselineRule = Callable[[Workload, RuleData, RuleData, RuleData], Tensor]
-"""Function of (workload, train rows, rows for lagged targets, rows to predict) that returns
+"""Function of (workload, train rows, known rows for lagged targets, rows to predict) that returns
 outputs. It raises ``RuleNotApplicable`` for data to which the rule does not apply."""
 
 
 def _read_inputs(examples: Examples, max_inputs: int) -> NDArray[np.float64] | None:
     """Return at most ``max_inputs`` inputs of each example (N, K); None for dicts and token ids."""
-    parts = []
-    for part in read_in_chunks(examples.x):
-        values = _flatten_inputs(part, max_inputs) if isinstance(part, Tensor) else None
+    chunks = []
+    for chunk in read_in_chunks(examples.x):
+        values = _flatten_inputs(chunk, max_inputs) if isinstance(chunk, Tensor) else None
         if values is None:
             return None
-        parts.append(values)
-    return np.concatenate(parts)
+        chunks.append(values)
+    return np.concatenate(chunks)
 
 
 def _flatten_inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:
@@ -71,11 +71,11 @@ def _flatten_inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:
         flat = x.reshape(len(x), -1)[:, :max_inputs]
     else:
         flat = x.reshape(len(x), -1)
-        flat = flat[:, torch.from_numpy(evenly_spaced(flat.shape[1], max_inputs))]
+        flat = flat[:, torch.from_numpy(evenly_spaced_positions(flat.shape[1], max_inputs))]
     return flat.double().numpy()
 
 
-def evenly_spaced(count: int, max_positions: int) -> NDArray[np.int64]:
+def evenly_spaced_positions(count: int, max_positions: int) -> NDArray[np.int64]:
     """Return at most ``max_positions`` positions, evenly spaced from 0 to ``count`` - 1."""
     if count <= max_positions:
         return np.arange(count)

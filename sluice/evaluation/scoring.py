@@ -1,6 +1,6 @@
 """Computes per-example test losses and metrics of models and baseline rules.
 
-Shape legend: S = seeds, N = test rows over all folds.
+Shape legend: S = seeds, F = folds, N = test rows over all folds.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Scores:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Mean metrics over seeds, and over folds by their rows; NaN if NaN for any seed."""
+        """Mean of each metric over seeds and test rows; NaN if a metric is NaN for any seed."""
         return self.metric_table.means
 
 
@@ -64,7 +64,7 @@ class ModelScores:
     has no seeds."""
 
     note: str = ""
-    """Note on the code that computed the scores; "" if it has not changed since the training."""
+    """Note on the code that computed the scores; "" if the code is that of the training."""
 
 
 def score_candidate(
@@ -87,7 +87,7 @@ def score_candidate(
         subject: Digest of the candidate.
 
     Raises:
-        ContractError: A seed lacks a fold, has it twice, or has an unexpected one; or a member
+        ContractError: A seed lacks a fold, has a fold twice, or has an unexpected fold; or a member
             was trained on test rows.
     """
     seeds = require_complete_seeds(folds, members)
@@ -112,8 +112,8 @@ def score_members(
     """Score a registered version on the test rows of the current folds.
 
     The version was trained on other folds, possibly of older data. For each seed and current fold,
-    one of its members is used: among those that have not seen the test rows, the member with the
-    most training data. This is the member with the latest ``trained_through`` that precedes the
+    one of its members is used: among the members that have not seen the test rows, the member with
+    the most training data. This is the member with the latest ``trained_through`` that precedes the
     first test row by more than the forecast horizon.
 
     Args:
@@ -125,7 +125,7 @@ def score_members(
         subject: Digest of the version.
         scored_with: Workload, frame and folds of the candidate, with the same rows and targets. The
             losses and metrics of this workload are applied to the outputs, so that both arms are
-            scored in the same way. None to use those of ``workload``.
+            scored in the same way. None to use ``workload``, ``frame`` and ``folds``.
 
     Raises:
         ContractError: All members of a seed have seen the test rows of a fold.
@@ -166,19 +166,21 @@ def score_baseline(
     *,
     subject: str,
 ) -> Scores:
-    """Score a baseline without seeds: the workload's, the best simple rule or an imported one."""
-    parts = []
+    """Score a baseline without seeds, from the workload, the simple rules or an import."""
+    fold_scores = []
     for fold, examples in examples_of(workload, frame, folds):
         output, source = baseline.outputs[fold.fold_id], f"baseline of fold {fold.fold_id}"
         if workload.keep_outputs:
             output = read_all_as_tensor(output, what="baseline predictions")
             require_shape(workload, output, examples, source)
-            part = FoldOutput(fold=fold, examples=examples, output=output)
-            parts.append(score_output(workload, frame, part))
+            fold_output = FoldOutput(fold=fold, examples=examples, output=output)
+            fold_scores.append(score_output(workload, frame, fold_output))
         else:
             sources = {source: output}
-            parts += score_chunks(workload, frame, fold, examples, sources, with_ensemble=False)
-    return _collect(workload, frame, folds, (), [parts], subject)
+            fold_scores += score_chunks(
+                workload, frame, fold, examples, sources, with_ensemble=False
+            )
+    return _collect_scores(workload, frame, folds, (), [fold_scores], subject)
 
 
 def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
@@ -206,14 +208,17 @@ def _chunked_scores(
     load: LoadMember,
     context: _ScoringContext,
 ) -> ModelScores:
-    """Return the scores without keeping an output; the networks of a fold are loaded together."""
+    """Return the scores without keeping whole outputs.
+
+    The networks of all seeds of a fold are loaded together.
+    """
     members = select_members(folds, seeds, select_member)
     scored_by_fold = {
         fold.fold_id: (fold, examples)
         for fold, examples in examples_of(context.workload, context.frame, context.folds)
     }
-    parts_S: list[list[FoldScores]] = [[] for _ in seeds]
-    ensemble_parts = []
+    scores_SF: list[list[FoldScores]] = [[] for _ in seeds]
+    ensemble_scores = []
     for fold, examples in examples_of(workload, frame, folds):
         scored_fold, scored_examples = scored_by_fold[fold.fold_id]
         sources = {
@@ -222,7 +227,7 @@ def _chunked_scores(
             )
             for seed in seeds
         }
-        *seed_parts, ensemble_part = score_chunks(
+        *seed_scores, ensemble_fold_scores = score_chunks(
             context.workload,
             context.frame,
             scored_fold,
@@ -230,13 +235,13 @@ def _chunked_scores(
             sources,
             with_ensemble=True,
         )
-        ensemble_parts.append(ensemble_part)
-        for parts, part in zip(parts_S, seed_parts, strict=True):
-            parts.append(part)
+        ensemble_scores.append(ensemble_fold_scores)
+        for fold_scores, scores in zip(scores_SF, seed_scores, strict=True):
+            fold_scores.append(scores)
     scored_with = context.workload, context.frame, context.folds
     return ModelScores(
-        by_seed=_collect(*scored_with, seeds, parts_S, context.subject),
-        deployed=_collect(*scored_with, (), [ensemble_parts], context.subject),
+        by_seed=_collect_scores(*scored_with, seeds, scores_SF, context.subject),
+        deployed=_collect_scores(*scored_with, (), [ensemble_scores], context.subject),
     )
 
 
@@ -245,68 +250,85 @@ def _seed_and_ensemble_scores(
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: tuple[int, ...],
-    outputs_S: Sequence[Sequence[FoldOutput]],
+    outputs_SF: Sequence[Sequence[FoldOutput]],
     subject: str,
 ) -> ModelScores:
     """Return the scores of each seed, and of the mean output of all seeds."""
     ensemble_outputs = [
-        replace(parts[0], output=mean_output([part.output for part in parts]))
-        for parts in zip(*outputs_S, strict=True)  # the parts of one fold by all seeds
+        replace(outputs_S[0], output=mean_output([seed_output.output for seed_output in outputs_S]))
+        for outputs_S in zip(*outputs_SF, strict=True)
     ]
-    parts_S = [[score_output(workload, frame, part) for part in parts] for parts in outputs_S]
-    ensemble_parts = [score_output(workload, frame, part) for part in ensemble_outputs]
+    scores_SF = [
+        [score_output(workload, frame, output) for output in fold_outputs]
+        for fold_outputs in outputs_SF
+    ]
+    ensemble_scores = [score_output(workload, frame, output) for output in ensemble_outputs]
     return ModelScores(
-        by_seed=_collect(workload, frame, folds, seeds, parts_S, subject),
-        deployed=_collect(workload, frame, folds, (), [ensemble_parts], subject),
+        by_seed=_collect_scores(workload, frame, folds, seeds, scores_SF, subject),
+        deployed=_collect_scores(workload, frame, folds, (), [ensemble_scores], subject),
     )
 
 
-def _collect(
+def _collect_scores(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     seeds: tuple[int, ...],
-    parts_S: Sequence[Sequence[FoldScores]],
+    scores_SF: Sequence[Sequence[FoldScores]],
     subject: str,
 ) -> Scores:
     """Return the scores of a model from the scores of its seeds on each fold."""
     labels = row_labels(frame.index)
-    first = parts_S[0]
+    first_seed_scores = scores_SF[0]
     losses = LossTable(
         subject=subject,
         window=window_digest(frame, folds),
         seeds=seeds,
         fold_N=np.concatenate(
-            [np.full(len(part.examples), part.fold.fold_id, np.int64) for part in first]
+            [
+                np.full(len(scores.examples), scores.fold.fold_id, np.int64)
+                for scores in first_seed_scores
+            ]
         ),
-        label_N=np.concatenate([labels[part.examples.rows] for part in first]),
-        loss_SN=np.stack([np.concatenate([part.loss_B for part in parts]) for parts in parts_S]),
+        label_N=np.concatenate([labels[scores.examples.rows] for scores in first_seed_scores]),
+        loss_SN=np.stack(
+            [np.concatenate([scores.loss_B for scores in fold_scores]) for fold_scores in scores_SF]
+        ),
         cluster_N=None
         if (column := workload.cluster_column) is None
         else np.concatenate(
-            [frame[column].iloc[part.examples.rows].astype(str).to_numpy(np.str_) for part in first]
+            [
+                frame[column].iloc[scores.examples.rows].astype(str).to_numpy(np.str_)
+                for scores in first_seed_scores
+            ]
         ),
     )
     mistakes = [
-        [part.mistake_B for part in parts if part.mistake_B is not None] for parts in parts_S
+        [scores.mistake_B for scores in fold_scores if scores.mistake_B is not None]
+        for fold_scores in scores_SF
     ]
     return Scores(
         losses=losses,
-        mistakes=replace(losses, loss_SN=np.stack([np.concatenate(parts) for parts in mistakes]))
-        if first[0].mistake_B is not None
+        mistakes=replace(
+            losses, loss_SN=np.stack([np.concatenate(fold_mistakes) for fold_mistakes in mistakes])
+        )
+        if first_seed_scores[0].mistake_B is not None
         else None,
-        metric_table=_metric_table(parts_S, losses),
+        metric_table=_metric_table(scores_SF, losses),
     )
 
 
-def _metric_table(parts_S: Sequence[Sequence[FoldScores]], losses: LossTable) -> MetricTable:
+def _metric_table(scores_SF: Sequence[Sequence[FoldScores]], losses: LossTable) -> MetricTable:
     return MetricTable(
         subject=losses.subject,
         window=losses.window,
         seeds=losses.seeds,
-        fold_rows=tuple(len(part.examples) for part in parts_S[0]),
+        fold_rows=tuple(len(scores.examples) for scores in scores_SF[0]),
         values={
-            name: tuple(tuple(float(part.metrics[name]) for part in parts) for parts in parts_S)
-            for name in parts_S[0][0].metrics
+            name: tuple(
+                tuple(float(scores.metrics[name]) for scores in fold_scores)
+                for fold_scores in scores_SF
+            )
+            for name in scores_SF[0][0].metrics
         },
     )

@@ -151,7 +151,9 @@ def _seed_effect_size(candidate: ArmLosses, reference: ArmLosses, gain: float) -
         arm.loss_SN.mean(axis=1) for arm in (candidate, reference) if not arm.is_deterministic
     ]
     degrees_of_freedom = sum(mean_S.size - 1 for mean_S in seed_means)
-    squares = math.fsum(float(((mean_S - mean_S.mean()) ** 2).sum()) for mean_S in seed_means)
-    if degrees_of_freedom < 1 or not squares > 0:
+    sum_of_squares = math.fsum(
+        float(((mean_S - mean_S.mean()) ** 2).sum()) for mean_S in seed_means
+    )
+    if degrees_of_freedom < 1 or not sum_of_squares > 0:
         return math.nan
-    return gain / float(np.sqrt(squares / degrees_of_freedom))
+    return gain / float(np.sqrt(sum_of_squares / degrees_of_freedom))

@@ -48,8 +48,8 @@ class GateSettings(Settings):
     block_length: int | None = Field(
         None,
         ge=1,
-        description="Minimum block length; it must be at least the horizon. For dependent rows, "
-        "the length estimated from the gains is used if it is longer [rows].",
+        description="Minimum block length; at least the horizon. For dependent rows, the length is "
+        "also estimated from the gains, and the longer one is used [rows].",
     )
     window_overlap: float = Field(
         0.5,

@@ -1,7 +1,6 @@
 """Sign-flip test of the mean gain, over seeds and blocks of rows.
 
-This is a secondary test, which does not affect the decision: it is exact only without seed
-variance.
+This secondary test does not affect the decision, because it is exact only without seed variance.
 
 Shape legend: S = seeds, N = rows, B = blocks, K = terms with a random sign, R = resamples.
 """
@@ -27,13 +26,13 @@ def sign_flip_p(
     resamples: int,
     rng: np.random.Generator,
 ) -> float:
-    """Return the one-sided p-value of no gain: the share of random signs with at least this gain.
+    """Return the one-sided p-value of no gain: the share of resamples with at least this gain.
 
     Under the null hypothesis, the gain of a block of rows is positive or negative with equal
     probability. The same holds for the deviation of a seed from the mean of its arm. Each resample
     flips the signs of the gains and of the deviations at random. The deviations are scaled by
-    sqrt(S / (S - 1)), because their mean was subtracted. Signs are not flipped for each combination
-    of seed and block, which would treat these as independent replicates.
+    sqrt(S / (S - 1)), because their mean was subtracted. A sign for each combination of seed and
+    block would wrongly treat the combinations as independent replicates.
 
     Args:
         candidate: Losses (S, N).
@@ -50,31 +49,31 @@ def sign_flip_p(
         Romano (1990), J. American Statistical Association 85(411), for the blocks.
     """
     block_B = _block_gains(mean_gain(candidate, reference), fold_N, block_length)
-    observed = block_B.sum()
-    if not math.isfinite(observed):
+    observed_sum = block_B.sum()
+    if not math.isfinite(observed_sum):
         return math.nan
     term_K = np.concatenate((block_B, _deviations(candidate), _deviations(reference)))
-    num_reached, num_remaining = 0, resamples
+    num_extreme, num_remaining = 0, resamples
     # The tolerance is for rounding: sums of the same terms in another order differ in the last
     # bits.
-    threshold = observed - 1e-12 * np.abs(term_K).sum()
+    threshold = observed_sum - 1e-12 * np.abs(term_K).sum()
     while num_remaining:
-        size = min(num_remaining, _CHUNK_RESAMPLES)
-        sign_RK = rng.integers(0, 2, size=(size, term_K.size), dtype=np.int8) * 2.0 - 1.0
-        num_reached += int((sign_RK @ term_K >= threshold).sum())
-        num_remaining -= size
-    return (1 + num_reached) / (1 + resamples)
+        chunk_size = min(num_remaining, _CHUNK_RESAMPLES)
+        sign_RK = rng.integers(0, 2, size=(chunk_size, term_K.size), dtype=np.int8) * 2.0 - 1.0
+        num_extreme += int((sign_RK @ term_K >= threshold).sum())
+        num_remaining -= chunk_size
+    return (1 + num_extreme) / (1 + resamples)
 
 
 def _block_gains(
     gain_N: NDArray[np.float64], fold_N: NDArray[np.int64], block_length: int
 ) -> NDArray[np.float64]:
     """Return the contribution of each block to the mean gain (B,)."""
-    parts = []
+    fold_block_sums = []
     for fold in np.unique(fold_N):
         gain_n = gain_N[fold_N == fold]
-        parts.append(np.add.reduceat(gain_n, np.arange(0, gain_n.size, block_length)))
-    return np.concatenate(parts) / gain_N.size
+        fold_block_sums.append(np.add.reduceat(gain_n, np.arange(0, gain_n.size, block_length)))
+    return np.concatenate(fold_block_sums) / gain_N.size
 
 
 def _deviations(arm: ArmLosses) -> NDArray[np.float64]:

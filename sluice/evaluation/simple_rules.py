@@ -31,14 +31,15 @@ from sluice.workloads.workload import Workload
 
 
 class BaselineSettings(Settings):
-    """Settings of the baseline: limits of its simple rules, or a model that replaces them."""
+    """Settings of the baseline: limits of the simple rules, or a model that replaces the rules."""
 
     predictions: str | None = Field(
         None,
         pattern=r"^mlflow:/[^/@]+/[1-9][0-9]*$",
         description="URI of a model, mlflow:/NAME/VERSION, whose imported predictions are the "
         "baseline until the first promotion; import them with 'sluice registry import'. With null, "
-        "the baseline is that of the workload or, without one, the best simple rule.",
+        "the baseline is ``Workload.baseline`` if the workload overrides it, else the best simple "
+        "rule.",
     )
     season_rows: tuple[int, ...] = Field(
         (5, 7, 12, 24),
@@ -85,7 +86,7 @@ def best_rule(
     """Return the simple rule with the lowest validation loss, with its output on the test rows.
 
     The rules are: the default baseline (mean of the train targets, or class shares); the last
-    known target or class; the last known target at the same place in the season; a ridge or
+    known target or class; the last known target at the same position of the season; a ridge or
     logistic regression on the inputs.
 
     Args:
@@ -102,19 +103,21 @@ def best_rule(
         lags require. Memory: ``max_inputs`` floats per row.
     """
     train, val, test = (
-        RuleData.of(workload.examples(frame, part), max_inputs=settings.max_inputs)
-        for part in (fold.train, fold.val, fold.test)
+        RuleData.of(workload.examples(frame, split), max_inputs=settings.max_inputs)
+        for split in (fold.train, fold.val, fold.test)
     )
-    rules = _rules(val, settings)
+    rules = _make_rules(val, settings)
     # The default baseline is first, so that the simplest rule is selected if losses are equal.
     validation_fold = fold.model_copy(update={"test": fold.val})
     losses = {
-        _default_rule_name(val): _loss(workload, _baseline(workload, frame, validation_fold), val)
+        _default_rule_name(val): _mean_loss(
+            workload, _compute_baseline(workload, frame, validation_fold), val
+        )
     }
-    known_rows = _with_past(workload, frame, fold.val, val, settings)
+    known_rows = _prepend_past_rows(workload, frame, fold.val, val, settings)
     for name, rule in rules.items():
         with contextlib.suppress(RuleNotApplicable):
-            losses[name] = _loss(workload, rule(workload, train, known_rows, val), val)
+            losses[name] = _mean_loss(workload, rule(workload, train, known_rows, val), val)
     finite_losses = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
     best_name = (
         min(finite_losses, key=lambda name: finite_losses[name])
@@ -122,14 +125,14 @@ def best_rule(
         else next(iter(losses))
     )
     if best_name in rules:
-        known_rows = _with_past(workload, frame, fold.test, test, settings)
+        known_rows = _prepend_past_rows(workload, frame, fold.test, test, settings)
         output = rules[best_name](workload, train, known_rows, test)
     else:
-        output = _baseline(workload, frame, fold)
+        output = _compute_baseline(workload, frame, fold)
     return FoldRule(fold_id=fold.fold_id, name=best_name, losses=losses, output=output)
 
 
-def _rules(rows: RuleData, settings: BaselineSettings) -> dict[str, BaselineRule]:
+def _make_rules(rows: RuleData, settings: BaselineSettings) -> dict[str, BaselineRule]:
     """Return the rules that are tried besides the default baseline, by name."""
     linear_rule = partial(linear, max_rows=settings.max_rows)
     if not rows.y.is_floating_point():
@@ -142,20 +145,20 @@ def _rules(rows: RuleData, settings: BaselineSettings) -> dict[str, BaselineRule
     }
 
 
-def _with_past(
+def _prepend_past_rows(
     workload: Workload,
     frame: pd.DataFrame,
-    part: RowRange,
+    split: RowRange,
     rows: RuleData,
     settings: BaselineSettings,
 ) -> RuleData:
     """Return the rows, preceded by as many earlier rows as the longest lag requires."""
     max_lag = workload.horizon_rows + max(settings.season_rows, default=0)
-    start = max(0, part.start - max_lag)
-    if start == part.start:
+    start = max(0, split.start - max_lag)
+    if start == split.start:
         return rows
     try:
-        past_examples = workload.examples(frame, RowRange(start=start, stop=part.start))
+        past_examples = workload.examples(frame, RowRange(start=start, stop=split.start))
     except ContractError:  # the rows are too close to the start of the frame for a window
         return rows
     return RuleData(
@@ -173,10 +176,10 @@ class Baseline:
     """Display name."""
 
     outputs: Mapping[int, Tensor | RowSource]
-    """Output for the test examples of each fold, with the shape of the model's output."""
+    """Output for the test examples of each fold id, with the shape of the model's output."""
 
     losses: Mapping[int, Mapping[str, float]]
-    """Mean validation loss of each simple rule, by fold; empty for another baseline."""
+    """Mean validation loss of each simple rule, by fold id; empty for another baseline."""
 
 
 def choose_baseline(
@@ -208,14 +211,15 @@ def describe_rules(names: Sequence[str]) -> str:
     >>> describe_rules(["linear", "last value", "last value"])
     'the best simple rule (last value in 2 of 3 folds, linear in 1)'
     """
-    (first, first_count), *others = Counter(names).most_common()
+    (most_common_rule, most_common_count), *others = Counter(names).most_common()
     if not others:
-        return f"the best simple rule ({first})"
+        return f"the best simple rule ({most_common_rule})"
     other_counts = ", ".join(f"{name} in {count}" for name, count in others)
-    return f"the best simple rule ({first} in {first_count} of {len(names)} folds, {other_counts})"
+    counts = f"{most_common_rule} in {most_common_count} of {len(names)} folds, {other_counts}"
+    return f"the best simple rule ({counts})"
 
 
-def _baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
+def _compute_baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
     return read_all_as_tensor(workload.baseline(frame, fold), what="baseline predictions")
 
 
@@ -223,5 +227,5 @@ def _default_rule_name(rows: RuleData) -> str:
     return "train mean" if rows.y.is_floating_point() else "class shares"
 
 
-def _loss(workload: Workload, output: Tensor, rows: RuleData) -> float:
+def _mean_loss(workload: Workload, output: Tensor, rows: RuleData) -> float:
     return float(workload.losses(output, rows.y).double().mean())

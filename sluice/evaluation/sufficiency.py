@@ -27,7 +27,7 @@ def find_missing_evidence(
     *,
     is_constant: bool,
     is_dependent: bool,
-    observation: str,
+    row_noun: str,
 ) -> tuple[MissingEvidence, ...]:
     """Return everything that is missing for a decision; empty if the evidence suffices.
 
@@ -35,10 +35,10 @@ def find_missing_evidence(
         candidate: Losses of the candidate.
         reference: Losses of the reference, aligned to the candidate.
         settings: Settings of the gate.
-        block_length: Bootstrap block length [rows].
+        block_length: Length of a block of dependent rows [rows].
         is_constant: Whether the gain is the same on all rows of each fold.
         is_dependent: Whether gains are autocorrelated although each row is a separate block.
-        observation: Singular name of a row of the tables, for messages.
+        row_noun: Noun for a row of the tables, for messages: "test row" or "cluster".
     """
     missing_evidence = []
     if candidate.subject == reference.subject:
@@ -47,13 +47,13 @@ def find_missing_evidence(
                 "candidate and reference are the same model", "There is nothing to promote."
             )
         )
-    for name, arm in (("candidate", candidate), ("reference", reference)):
-        missing_evidence += _nonfinite_losses(name, arm)
+    for arm_name, arm in (("candidate", candidate), ("reference", reference)):
+        missing_evidence += _check_losses(arm_name, arm)
         # The reference may be a rule without seeds. The candidate needs seeds even if it is a rule,
         # because only a model with seeds can be promoted.
         if arm is candidate or not arm.is_deterministic:
-            missing_evidence += _too_few_seeds(name, arm, settings.min_seeds)
-    missing_evidence += _too_few_rows(candidate, settings.min_rows, block_length, observation)
+            missing_evidence += _check_seeds(arm_name, arm, settings.min_seeds)
+    missing_evidence += _check_rows(candidate, settings.min_rows, block_length, row_noun)
     if is_constant:
         missing_evidence.append(
             MissingEvidence(
@@ -73,28 +73,28 @@ def find_missing_evidence(
     return tuple(missing_evidence)
 
 
-def _nonfinite_losses(name: str, arm: LossTable) -> list[MissingEvidence]:
+def _check_losses(arm_name: str, arm: LossTable) -> list[MissingEvidence]:
     if np.isfinite(arm.loss_SN).all():
         return []
-    diverged = ", ".join(map(str, arm.diverged_seeds))
-    seeds = f" in {len(arm.diverged_seeds)} of {len(arm.seeds)} seeds ({diverged})"
+    seed_list = ", ".join(map(str, arm.diverged_seeds))
+    where = f" in {len(arm.diverged_seeds)} of {len(arm.seeds)} seeds ({seed_list})"
     return [
         MissingEvidence(
-            f"the {name} has non-finite losses" + (seeds if arm.seeds else ""),
-            f"Find out why the {name} diverged. Diverged seeds must not be excluded.",
+            f"the {arm_name} has non-finite losses" + (where if arm.seeds else ""),
+            f"Find out why the {arm_name} diverged. Diverged seeds must not be excluded.",
         )
     ]
 
 
-def _too_few_seeds(name: str, arm: LossTable, required_seeds: int) -> list[MissingEvidence]:
-    num_distinct = arm.num_distinct_seeds
-    if num_distinct >= required_seeds:
+def _check_seeds(arm_name: str, arm: LossTable, required_seeds: int) -> list[MissingEvidence]:
+    num_distinct_seeds = arm.num_distinct_seeds
+    if num_distinct_seeds >= required_seeds:
         return []
-    num_copies = len(arm.seeds) - num_distinct
+    num_copies = len(arm.seeds) - num_distinct_seeds
     if num_copies:
         return [
             MissingEvidence(
-                f"the {name} has {pluralize(len(arm.seeds), 'seed')} of which {num_copies} "
+                f"the {arm_name} has {pluralize(len(arm.seeds), 'seed')} of which {num_copies} "
                 f"{'has' if num_copies == 1 else 'have'} exactly the losses of another seed; "
                 f"{required_seeds} distinct seeds are required",
                 "Make sure that the seed is passed to the model.",
@@ -102,28 +102,30 @@ def _too_few_seeds(name: str, arm: LossTable, required_seeds: int) -> list[Missi
         ]
     return [
         MissingEvidence(
-            f"the {name} has {pluralize(num_distinct, 'seed')}, required {required_seeds}",
-            f"Train it with {pluralize(required_seeds - num_distinct, 'more seed')}.",
+            f"the {arm_name} has {pluralize(num_distinct_seeds, 'seed')}, required "
+            f"{required_seeds}",
+            f"Train the {arm_name} with "
+            f"{pluralize(required_seeds - num_distinct_seeds, 'more seed')}.",
         )
     ]
 
 
-def _too_few_rows(
-    candidate: LossTable, required_rows: int, block_length: int, observation: str
+def _check_rows(
+    candidate: LossTable, required_rows: int, block_length: int, row_noun: str
 ) -> list[MissingEvidence]:
     missing_evidence = []
-    short_name = observation.removeprefix("test ")
+    short_name = row_noun.removeprefix("test ")
     if candidate.num_rows < required_rows:
         missing_evidence.append(
             MissingEvidence(
-                f"the window has {pluralize(candidate.num_rows, observation)}, required "
+                f"the window has {pluralize(candidate.num_rows, row_noun)}, required "
                 f"{required_rows}",
                 f"Score {pluralize(required_rows - candidate.num_rows, f'more {short_name}')}.",
             )
         )
     min_fold_rows = int(np.unique(candidate.fold_N, return_counts=True)[1].min())
     if min_fold_rows < 2 * block_length:
-        what = f"the smallest fold has {pluralize(min_fold_rows, observation)}, required "
+        what = f"the smallest fold has {pluralize(min_fold_rows, row_noun)}, required "
         what += f"{2 * block_length}"
         if block_length > 1:
             what += (

@@ -1,4 +1,4 @@
-"""Selects the member of a version that may be tested on a fold without having seen its rows."""
+"""Selects a member of a version that has not seen the test rows of a fold."""
 
 from collections.abc import Sequence
 

@@ -16,7 +16,7 @@ _MAX_ROWS = 8
 def find_worst_rows(candidate: LossTable, reference: LossTable) -> NDArray[np.int64]:
     """Return the positions of the rows with the lowest negative gains, in the candidate's table.
 
-    A gain is the mean loss of the reference minus that of the candidate.
+    A gain is the mean loss of the reference minus the mean loss of the candidate, over seeds.
     """
     aligned = reference.aligned_to(candidate)
     gain_N = mean_gain(ArmLosses.of(candidate), ArmLosses.of(aligned))

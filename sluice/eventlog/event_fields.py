@@ -58,12 +58,12 @@ ProblemKind = Literal[
     "non-finite",
     "missing end",
 ]
-"""Kinds of problems and notes about a log, one of its lines or a field."""
+"""Kinds of problems and notes about a log, a line or a field."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """A problem with one field of an event; ``field`` is empty if it concerns the whole event."""
+    """A problem with one field of an event; ``field`` is empty for a problem of the whole event."""
 
     kind: ProblemKind
     field: str
@@ -110,7 +110,7 @@ def find_field_problems(
     for name, kind in required_kinds.items():
         if name not in fields:
             problems.append(FieldProblem("missing field", name, f"field '{name}' is missing"))
-        elif not _is_kind(fields[name], kind):
+        elif not _has_kind(fields[name], kind):
             what = f"field '{name}' must have the type {kind}, got {repr(fields[name])[:80]}"
             problems.append(FieldProblem("wrong type", name, what))
     return problems
@@ -125,7 +125,7 @@ def numeric_fields(prefix: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _is_kind(value: Any, kind: FieldKind) -> bool:
+def _has_kind(value: Any, kind: FieldKind) -> bool:
     if kind == "string":
         return isinstance(value, str)
     if kind == "list of strings":

@@ -1,8 +1,8 @@
 """Encodes and reads the lines of event logs: one event per line, as strict JSON.
 
 A non-finite number is written as the string "NaN", "Infinity" or "-Infinity", because JSON has no
-such numbers. So any tool can read the log of a diverged run. As the value of a field, such a string
-is read back as a float; inside a list or mapping it remains a string.
+non-finite numbers. Any tool can therefore read the log of a diverged run. If such a string is the
+value of a field, it is read back as a float; inside a list or mapping, it remains a string.
 """
 
 import json
@@ -35,7 +35,7 @@ class EventLine:
     text: str
     """Text of a line that is not an event, cut to 64 MiB; empty otherwise."""
     has_newline: bool = True
-    """Whether the line ends with a newline. It does not if a process crashed while writing it."""
+    """Whether the line ends with a newline; False if a process crashed while writing the line."""
 
 
 def encode_line(record: Mapping[str, Any]) -> bytes:
@@ -83,11 +83,11 @@ def read_lines(path: str | Path) -> Iterator[EventLine]:
 
 
 def _skip_rest_of_line(file: BinaryIO) -> tuple[bool, bool]:
-    """Read the rest of a line; return whether it had any bytes, and whether it has a newline."""
-    part, has_rest = b"", False
-    while not part.endswith(b"\n"):
-        part = file.readline(_SKIP_BYTES)
-        if not part:
+    """Read the rest of a line; return whether there was a rest, and whether there was a newline."""
+    chunk, has_rest = b"", False
+    while not chunk.endswith(b"\n"):
+        chunk = file.readline(_SKIP_BYTES)
+        if not chunk:
             return has_rest, False
         has_rest = True
     return True, True

@@ -16,8 +16,8 @@ from sluice.eventlog.log_report import LogReport, inspect_log
 from sluice.eventlog.log_response import respond_to_log_problem
 
 _RESERVED_FIELDS = ("event", "timestamp")
-_MAX_LISTED = 5
-"""Maximum number of problems that a message lists. The report lists more of them."""
+_MAX_LISTED_PROBLEMS = 5
+"""Maximum number of problems that a message lists. The report lists more problems."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,26 +134,26 @@ def read_events(path: str | Path) -> LogEvents:
     """Read a log; an invalid last line without a newline is returned in ``torn_line``.
 
     Raises:
-        ContractError: Any other line is not a JSON object; the message contains its number.
+        ContractError: Another line is not a JSON object; the message contains the line number.
         StorageError: The file cannot be read.
     """
     events: list[dict[str, Any]] = []
     invalid_line: EventLine | None = None
     for line in read_lines(path):
         if invalid_line is not None:  # only the last line may be incomplete
-            raise _invalid_line(path, invalid_line)
+            raise _invalid_line_error(path, invalid_line)
         if line.record is None:
             invalid_line = line
         else:
             events.append(line.record)
     if invalid_line is not None and invalid_line.has_newline:
-        raise _invalid_line(path, invalid_line)
+        raise _invalid_line_error(path, invalid_line)
     return LogEvents(
         events=events, torn_line=invalid_line.text if invalid_line is not None else None
     )
 
 
-def _invalid_line(path: str | Path, line: EventLine) -> ContractError:
+def _invalid_line_error(path: str | Path, line: EventLine) -> ContractError:
     response = respond_to_log_problem("invalid JSON")
     return ContractError(
         f"{path}, line {line.number}: the line must be one JSON object, got {line.text[:60]!a}.",
@@ -174,19 +174,18 @@ def validate_log(
         path: The NDJSON file.
         test_metrics: Metrics that every ``fold_complete`` must contain; None if unknown.
         headline: Metric that every ``experiment_complete`` must contain; empty for no metric,
-            None if unknown. See ``inspect_log`` for the checks in that case.
+            None if unknown. ``inspect_log`` describes the checks for None.
 
     Raises:
-        ContractError: A required field is missing or has the wrong type, a line other than an
-            incomplete last one is not an event, or the log has no event; the message names line,
-            event and field.
+        ContractError: A required field is missing or has the wrong type, a complete line is not an
+            event, or the log has no event. The message contains line, event and field.
         StorageError: The file cannot be read.
     """
     report = inspect_log(path, test_metrics=test_metrics, headline=headline)
     if not report.valid:
         response = respond_to_log_problem(report.problems[0].kind)
-        problems_text = "; ".join(map(str, report.problems[:_MAX_LISTED]))
-        num_more = report.num_problems - _MAX_LISTED
+        problems_text = "; ".join(map(str, report.problems[:_MAX_LISTED_PROBLEMS]))
+        num_more = report.num_problems - _MAX_LISTED_PROBLEMS
         more = f" (and {num_more} more)" if num_more > 0 else ""
         raise ContractError(
             f"{path}: {problems_text}{more}.", cause=response.cause, fix=response.fix
@@ -205,11 +204,11 @@ def _remove_torn_line(path: Path) -> str | None:
     if not content or content.endswith(b"\n"):
         return None
     start = content.rfind(b"\n") + 1
-    tail = content[start:].decode(errors="replace")
+    last_line = content[start:].decode(errors="replace")
     with path.open("r+b") as file:
-        if parse_line(tail) is not None:  # only the newline is missing
+        if parse_line(last_line) is not None:  # only the newline is missing
             file.seek(0, 2)
             file.write(b"\n")
             return None
         file.truncate(start)
-    return tail
+    return last_line

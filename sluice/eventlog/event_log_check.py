@@ -21,7 +21,7 @@ def check_event_log(
     headline: str,
     clock: Callable[[], datetime],
 ) -> CheckOutcome:
-    """Write one event of every type of a training, read the open log, and validate the closed one.
+    """Write one event of each type of a training, read the open log, and validate the closed log.
 
     Args:
         folder: An existing folder on the disk of the real logs; the check creates a temporary
@@ -54,7 +54,8 @@ def check_event_log(
         )
     expected_events = [{"event": event, **fields} for event, fields in events]
     flushed_events = [
-        {k: v for k, v in event.items() if k != "timestamp"} for event in flushed_records
+        {name: value for name, value in event.items() if name != "timestamp"}
+        for event in flushed_records
     ]
     if flushed_events != expected_events:
         differing_lines = [

@@ -21,7 +21,7 @@ from sluice.eventlog.event_fields import (
 )
 from sluice.eventlog.event_lines import EventLine, read_lines
 
-_MAX_LISTED = 1000
+_MAX_LISTED_PROBLEMS = 1000
 """Maximum number of problems that are listed individually. All problems are counted."""
 
 _START_OR_END_EVENTS = frozenset(END_EVENTS).union(*END_EVENTS.values())
@@ -29,7 +29,7 @@ _START_OR_END_EVENTS = frozenset(END_EVENTS).union(*END_EVENTS.values())
 _PHASE_ENDS = ("complete", "end", "stopped")
 """Suffixes of the events that can end a phase ``*_start``, in logs of other programs."""
 
-_MAX_EXCERPT = 80
+_MAX_EXCERPT_CHARACTERS = 80
 """Maximum number of characters of a line that a message contains."""
 
 
@@ -88,20 +88,21 @@ def inspect_log(
 
     Valid and complete are different properties: a run that is in progress or crashed has a valid
     but incomplete log. Non-finite numbers and notes make a log neither invalid nor incomplete.
-    If ``test_metrics`` and ``headline`` are None, every log that ``EventLog`` wrote is valid if it
-    has an event.
+    If ``test_metrics`` and ``headline`` are None, every log that ``EventLog`` wrote and that has an
+    event is valid.
 
-    The type of an event is in its field ``event`` or, in logs of other programs, ``phase``. If a
-    phase is not an event type of Sluice, this is noted and its fields are not checked. A phase
-    named ``*_start`` requires a later ``*_complete``, ``*_end`` or ``*_stopped``.
+    The type of an event is in its field ``event`` or, in logs of other programs, ``phase``. The
+    fields of a phase that is not an event type of Sluice are not checked; the report has a note on
+    it. Such a phase named ``*_start`` requires a later ``*_complete``, ``*_end`` or ``*_stopped``.
 
     Args:
         path: The NDJSON file.
         test_metrics: Metrics that every ``fold_complete`` must contain. None if the workload is
-            unknown: then an event without numbers named ``test_*``, or with other names than the
-            first event, is noted.
+            unknown. In this case, the report has a note on each ``fold_complete`` without a number
+            named ``test_*``, or with other such names than the first ``fold_complete``.
         headline: Metric that every ``experiment_complete`` must contain; empty for no metric. None
-            if the workload is unknown: then an event without a number named ``mean_*`` is noted.
+            if the workload is unknown. In this case, the report has a note on each
+            ``experiment_complete`` without a number named ``mean_*``.
 
     Raises:
         StorageError: The file cannot be read.
@@ -117,8 +118,8 @@ def inspect_log(
         invalid_line = line if line.record is None else None
         if line.record is not None:
             inspection.add_record(line.number, line.record)
-    # An invalid last line without a newline is incomplete and not a problem, unless the file has
-    # no other record.
+    # An invalid last line without a newline counts as incomplete, which is not a problem. In a file
+    # without any record, such a line is a problem.
     is_torn = (
         invalid_line is not None and not invalid_line.has_newline and inspection.num_records > 0
     )
@@ -153,7 +154,7 @@ class _Inspection:
     """Line number and total_folds of the last experiment_complete."""
 
     def add_invalid_line(self, line: EventLine) -> None:
-        what = f"the line must be one JSON object, got {line.text[:_MAX_EXCERPT]!a}"
+        what = f"the line must be one JSON object, got {line.text[:_MAX_EXCERPT_CHARACTERS]!a}"
         self.problems.add(
             LogProblem(kind="invalid JSON", line=line.number, event="", field="", what=what)
         )
@@ -180,10 +181,10 @@ class _Inspection:
         field_problems = find_field_problems(event, record, required_kinds)
         for listing, problems in (
             (self.notes if is_phase and required_kinds is None else self.problems, field_problems),
-            (self.notes, self._metric_notes(event, record)),
+            (self.notes, self._find_metric_notes(event, record)),
         ):
             for problem in problems:
-                listing.add(_at_line(problem, line_number, event))
+                listing.add(_to_log_problem(problem, line_number, event))
         for name, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
                 what = f"{name} is {value}"
@@ -204,46 +205,60 @@ class _Inspection:
             path=str(path),
             counts=dict(self.counts),
             problems=tuple(self.problems.entries),
-            num_problems=self.problems.total,
+            num_problems=self.problems.count,
             notes=tuple(self.notes.entries),
             non_finite=tuple(self.non_finite.entries),
-            num_non_finite=self.non_finite.total,
-            gaps=(*self.open_starts.values(), *self._missing_folds(), *self._missing_end()),
+            num_non_finite=self.non_finite.count,
+            gaps=(
+                *self.open_starts.values(),
+                *self._find_missing_folds(),
+                *self._find_missing_end(),
+            ),
             torn_line=torn_line,
         )
 
-    def _missing_folds(self) -> list[LogProblem]:
+    def _find_missing_folds(self) -> list[LogProblem]:
         """Compare the completed folds with the number that the experiment reports."""
-        end = self.last_experiment_end
-        if end is None or end[1] <= len(self.completed_folds):
+        experiment_end = self.last_experiment_end
+        if experiment_end is None or experiment_end[1] <= len(self.completed_folds):
             return []
-        line, total = end
+        line_number, total_folds = experiment_end
         completed = ", ".join(map(str, sorted(self.completed_folds, key=str))) or "none"
-        what = f"total_folds is {total}, but only these folds have a fold_complete: {completed}"
-        return [_gap(line, "experiment_complete", what)]
+        what = (
+            f"total_folds is {total_folds}, but only these folds have a fold_complete: {completed}"
+        )
+        return [_make_gap(line_number, "experiment_complete", what)]
 
-    def _missing_end(self) -> list[LogProblem]:
+    def _find_missing_end(self) -> list[LogProblem]:
         """Return a gap if there are epochs, but no start or end of a fold or experiment."""
-        other_events = {"experiment_start", "fold_start", "experiment_complete", "fold_complete"}
-        if not self.counts["epoch_complete"] or other_events & self.counts.keys():
+        other_event_types = {
+            "experiment_start",
+            "fold_start",
+            "experiment_complete",
+            "fold_complete",
+        }
+        if not self.counts["epoch_complete"] or other_event_types & self.counts.keys():
             return []
-        return [_gap(1, "epoch_complete", "no fold_complete or experiment_complete follows")]
+        return [_make_gap(1, "epoch_complete", "no fold_complete or experiment_complete follows")]
 
     def _replace_problems(self) -> None:
-        """Replace all problems by one, because a file without events has one problem per line."""
-        first = self.problems.entries[0] if self.problems.total else None
-        if first is None:
+        """Replace the problems of all lines by one problem of the whole file."""
+        first_problem = self.problems.entries[0] if self.problems.count else None
+        if first_problem is None:
             what = "the file is empty: it contains no event"
             problem = LogProblem(kind="empty", line=1, event="", field="", what=what)
         else:
-            what = f"this is not an event log, it contains no event: {first.what}"
-            problem = LogProblem(kind="not a log", line=first.line, event="", field="", what=what)
-        self.problems = _Listing(entries=[problem], total=1)
+            what = f"this is not an event log, it contains no event: {first_problem.what}"
+            problem = LogProblem(
+                kind="not a log", line=first_problem.line, event="", field="", what=what
+            )
+        self.problems = _Listing(entries=[problem], count=1)
 
-    def _metric_notes(self, event: str, record: Mapping[str, Any]) -> list[FieldProblem]:
+    def _find_metric_notes(self, event: str, record: Mapping[str, Any]) -> list[FieldProblem]:
         """Return a note if metrics are missing, or have other names than in the first fold.
 
-        Applies only if the workload is unknown. Otherwise its metrics are required fields.
+        There are notes only if the workload is unknown. The metrics of a known workload are
+        required fields.
         """
         if event == "experiment_complete" and self.headline is None:
             if not numeric_fields("mean_", record):
@@ -257,24 +272,24 @@ class _Inspection:
             self.first_metrics = self.first_metrics or names
             if names != self.first_metrics:
                 expected, actual = ", ".join(self.first_metrics), ", ".join(names)
-                what = f"the first fold has {expected}, but this one {actual}"
+                what = f"the first fold has {expected}, but this fold has {actual}"
                 return [_metric_note("test_*", what)]
         return []
 
     def _track_event(self, line_number: int, event: str, record: Mapping[str, Any]) -> None:
-        """Add a gap at a start event, and remove it at the end event."""
-        total = record.get("total_folds")
+        """Add a gap for a start event; remove the gap of the start event that this event ends."""
+        total_folds = record.get("total_folds")
         if event == "fold_complete":
             self.completed_folds.add(_id_field(record, "fold_id"))
-        elif event == "experiment_complete" and isinstance(total, int):
-            self.last_experiment_end = (line_number, total)
+        elif event == "experiment_complete" and isinstance(total_folds, int):
+            self.last_experiment_end = (line_number, total_folds)
         if event not in _START_OR_END_EVENTS:
             return
         seed_and_fold = (_id_field(record, "seed"), _id_field(record, "fold_id"))
         if event in END_EVENTS:
             key = seed_and_fold if event == "fold_start" else ()
             what = f"no {' or '.join(END_EVENTS[event])} follows"
-            self.open_starts[(event, *key)] = _gap(line_number, event, what)
+            self.open_starts[(event, *key)] = _make_gap(line_number, event, what)
             return
         for start, ends in END_EVENTS.items():
             if event not in ends:
@@ -294,7 +309,7 @@ class _Inspection:
         name, _, suffix = event.rpartition("_")
         if name and suffix == "start":
             ends = " or ".join(f"{name}_{end}" for end in _PHASE_ENDS)
-            self.open_starts[(event,)] = _gap(line_number, event, f"no {ends} follows")
+            self.open_starts[(event,)] = _make_gap(line_number, event, f"no {ends} follows")
         elif name and suffix in _PHASE_ENDS:
             self.open_starts.pop((f"{name}_start",), None)
 
@@ -304,21 +319,21 @@ class _Listing:
     """List of the first problems, and the number of all problems."""
 
     entries: list[LogProblem] = field(default_factory=list)
-    total: int = 0
+    count: int = 0
 
     def add(self, problem: LogProblem) -> None:
-        self.total += 1
-        if len(self.entries) < _MAX_LISTED:
+        self.count += 1
+        if len(self.entries) < _MAX_LISTED_PROBLEMS:
             self.entries.append(problem)
 
 
-def _at_line(problem: FieldProblem, line_number: int, event: str) -> LogProblem:
+def _to_log_problem(problem: FieldProblem, line_number: int, event: str) -> LogProblem:
     return LogProblem(
         kind=problem.kind, line=line_number, event=event, field=problem.field, what=problem.what
     )
 
 
-def _gap(line: int, event: str, what: str) -> LogProblem:
+def _make_gap(line: int, event: str, what: str) -> LogProblem:
     return LogProblem(kind="missing end", line=line, event=event, field="", what=what)
 
 

@@ -20,8 +20,8 @@ def calibration_error(
             confidences.
 
     Assumes:
-        There are enough rows per bin: even for a perfectly calibrated model the gap is not 0, but
-        about ``0.8 * sqrt(p * (1 - p) / rows of a bin)``.
+        There are enough rows per bin. Even for a perfectly calibrated model, the gap of a bin with
+        n rows and accuracy p is not 0, but about ``0.8 * sqrt(p * (1 - p) / n)``.
 
     Source:
         Nixon et al. (2019), "Measuring calibration in deep learning", CVPR workshops: adaptive

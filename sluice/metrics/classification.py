@@ -11,13 +11,13 @@ from sluice.base.pluralize import pluralize
 from sluice.metrics.calibration import calibration_error
 from sluice.metrics.task_metrics import (
     TaskMetrics,
-    all_undefined,
     non_finite_reason,
+    undefined_metrics,
     validate_predictions,
     validate_targets,
 )
 
-NAMES = (
+METRIC_NAMES = (
     "macro_f1",
     "accuracy",
     "balanced_accuracy",
@@ -31,8 +31,8 @@ NAMES = (
 CALIBRATION_BINS = 15
 """Number of bins of the calibration error."""
 _SUM_TOLERANCE = 1e-4
-"""Tolerance for the sum of the probabilities of a row; a softmax in single precision is within
-it."""
+"""Maximum deviation of the sum of a row's probabilities from 1. The deviation of a softmax in
+single precision is smaller."""
 
 
 def classification_metrics(target: ArrayLike, probability: ArrayLike) -> TaskMetrics:
@@ -60,24 +60,24 @@ def classification_metrics(target: ArrayLike, probability: ArrayLike) -> TaskMet
         probability: Probability of each class (N, C), C at least 2.
 
     Raises:
-        ContractError: Shapes do not match, a target is not a class, or rows of finite numbers are
-            not probabilities.
+        ContractError: Shapes do not match, a target is not a class, or all numbers are finite but
+            the rows are not probabilities.
     """
     target_N = validate_targets(target, what="targets")
     probability_NC = np.asarray(probability, np.float64)
     num_classes = probability_NC.shape[-1] if probability_NC.ndim == 2 else 0
-    shape = (target_N.size, max(2, num_classes))
-    probability_NC = validate_predictions(probability, shape, what="class probabilities")
-    class_N = _to_classes(target_N, shape[1])
+    expected_shape = (target_N.size, max(2, num_classes))
+    probability_NC = validate_predictions(probability, expected_shape, what="class probabilities")
+    class_N = _to_classes(target_N, expected_shape[1])
     if reason := non_finite_reason(probability_NC, what="probabilities"):
-        return all_undefined(NAMES, reason)
+        return undefined_metrics(METRIC_NAMES, reason)
     _require_probabilities(probability_NC)
     values, absent = _class_metrics(class_N, probability_NC.argmax(axis=1))
     for metrics in (_log_loss(class_N, probability_NC), _auc(class_N, probability_NC)):
         values, absent = {**values, **metrics.values}, {**absent, **metrics.absent}
     values |= _confidence_metrics(class_N, probability_NC)
     return TaskMetrics(
-        values={name: values[name] for name in NAMES if name in values}, absent=absent
+        values={name: values[name] for name in METRIC_NAMES if name in values}, absent=absent
     )
 
 
@@ -99,9 +99,9 @@ def _require_probabilities(probability_NC: NDArray[np.float64]) -> None:
     if is_invalid_N.any():
         row = int(is_invalid_N.argmax())
         raise ContractError(
-            f"The probabilities of each row must be at least 0 and sum to 1, but those of "
-            f"{is_invalid_N.sum()} of {is_invalid_N.size} rows do not; in the first one, row "
-            f"{row}, the smallest is {probability_NC[row].min():.4g} and the sum "
+            f"The probabilities of each row must be at least 0 and sum to 1, but "
+            f"{is_invalid_N.sum()} of {is_invalid_N.size} rows violate this. In the first such row "
+            f"({row}), the smallest probability is {probability_NC[row].min():.4g} and the sum is "
             f"{probability_NC[row].sum():.4g}.",
             cause="The values are logits or scores.",
             fix="Apply a softmax first.",
@@ -124,7 +124,8 @@ def _class_metrics(
         reason = f"all targets are class {class_N[0]}"
         absent |= {"balanced_accuracy": reason, "mcc": reason}
         return values, absent
-    # scikit-learn's function is not used, because it warns about classes that are only predicted.
+    # scikit-learn's function is not used, because it warns about predicted classes that do not
+    # occur in the targets.
     recalls = [float((predicted_N[class_N == c] == c).mean()) for c in np.unique(class_N)]
     values["balanced_accuracy"] = float(np.mean(recalls))
     if np.ptp(predicted_N) == 0:
@@ -152,8 +153,8 @@ def _confidence_metrics(
 def _log_loss(class_N: NDArray[np.int64], probability_NC: NDArray[np.float64]) -> TaskMetrics:
     true_probability_N = probability_NC[np.arange(class_N.size), class_N]
     if not (true_probability_N > 0).all():
-        zeros = pluralize(int((true_probability_N == 0).sum()), "row")
-        reason = f"infinite: the probability of the true class is 0 in {zeros}"
+        zero_rows = pluralize(int((true_probability_N == 0).sum()), "row")
+        reason = f"infinite: the probability of the true class is 0 in {zero_rows}"
         return TaskMetrics(values={}, absent={"log_loss": reason})
     return TaskMetrics(values={"log_loss": float(-np.log(true_probability_N).mean())})
 

@@ -13,11 +13,11 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sluice.base.errors import ContractError
-from sluice.metrics.task_metrics import TaskMetrics, all_undefined, non_finite_reason
+from sluice.metrics.task_metrics import TaskMetrics, non_finite_reason, undefined_metrics
 
-NAMES = ("map@0.5:0.95", "map@0.5", "map@0.75")
+METRIC_NAMES = ("map@0.5:0.95", "map@0.5", "map@0.75")
 """Names of the metrics."""
-IOU_THRESHOLDS = tuple(share / 100 for share in range(50, 100, 5))
+IOU_THRESHOLDS = tuple(percent / 100 for percent in range(50, 100, 5))
 """Thresholds of the intersection over union for a match: 0.5 to 0.95 in steps of 0.05."""
 MAX_DETECTIONS = 100
 """Maximum number of detections per class and image, highest scores first."""
@@ -95,18 +95,18 @@ def detection_metrics(truth: Boxes, detected: Boxes, score: ArrayLike) -> TaskMe
     _require_valid_boxes(truth)
     _require_comparable(truth.image, detected.image, "images")
     _require_comparable(truth.label, detected.label, "classes")
-    for values, what in ((score_D, "scores"), (_corners(detected), "detected corners")):
+    for values, what in ((score_D, "scores"), (_corner_array(detected), "detected corners")):
         if reason := non_finite_reason(values, what=what):
-            return all_undefined(NAMES, reason)
+            return undefined_metrics(METRIC_NAMES, reason)
     classes = np.unique(np.asarray(truth.label))
     if not classes.size:
-        return all_undefined(NAMES, "there is no true box")
+        return undefined_metrics(METRIC_NAMES, "there is no true box")
     precision_CO = np.array(
         [_class_precisions(truth, detected, score_D, label) for label in classes]
     )
     mean_O = precision_CO.mean(axis=0)
     means = (mean_O.mean(), mean_O[IOU_THRESHOLDS.index(0.5)], mean_O[IOU_THRESHOLDS.index(0.75)])
-    return TaskMetrics(values=dict(zip(NAMES, map(float, means), strict=True)))
+    return TaskMetrics(values=dict(zip(METRIC_NAMES, map(float, means), strict=True)))
 
 
 def box_iou(first_A4: NDArray[np.float64], second_B4: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -117,16 +117,16 @@ def box_iou(first_A4: NDArray[np.float64], second_B4: NDArray[np.float64]) -> ND
     """
     low_AB2 = np.maximum(first_A4[:, None, :2], second_B4[None, :, :2])
     high_AB2 = np.minimum(first_A4[:, None, 2:], second_B4[None, :, 2:])
-    shared_AB = np.clip(high_AB2 - low_AB2, 0, None).prod(axis=2)
+    intersection_AB = np.clip(high_AB2 - low_AB2, 0, None).prod(axis=2)
     area_A = np.clip(first_A4[:, 2:] - first_A4[:, :2], 0, None).prod(axis=1)
     area_B = np.clip(second_B4[:, 2:] - second_B4[:, :2], 0, None).prod(axis=1)
-    union_AB = area_A[:, None] + area_B[None] - shared_AB
-    share_AB: NDArray[np.float64] = np.zeros_like(shared_AB)
-    np.divide(shared_AB, union_AB, out=share_AB, where=union_AB > 0)
-    return share_AB
+    union_AB = area_A[:, None] + area_B[None] - intersection_AB
+    iou_AB: NDArray[np.float64] = np.zeros_like(intersection_AB)
+    np.divide(intersection_AB, union_AB, out=iou_AB, where=union_AB > 0)
+    return iou_AB
 
 
-def _corners(boxes: Boxes) -> NDArray[np.float64]:
+def _corner_array(boxes: Boxes) -> NDArray[np.float64]:
     return np.asarray(boxes.corners, np.float64).reshape(-1, 4)
 
 
@@ -143,16 +143,18 @@ def _require_same_type(names_N: NDArray[Any], what: str) -> None:
     unnamed_rows = np.flatnonzero(pd.isna(names_N))
     types = _type_names(names_N)
     if unnamed_rows.size or len(types) > 1:
-        got = f"none in row {unnamed_rows[0]}" if unnamed_rows.size else " and ".join(sorted(types))
+        names_text = (
+            f"none in row {unnamed_rows[0]}" if unnamed_rows.size else " and ".join(sorted(types))
+        )
         raise ContractError(
-            f"The {what} of boxes must be named, all by text or all by number, got {got}.",
+            f"The {what} of boxes must be named, all by text or all by number, got {names_text}.",
             fix=f"Name all {what} with the same type.",
         )
 
 
-def _require_comparable(true: ArrayLike, detected: ArrayLike, what: str) -> None:
+def _require_comparable(true_names: ArrayLike, detected_names: ArrayLike, what: str) -> None:
     """Raise an error for names of different types: "1" does not equal 1, so no box would match."""
-    true_types, detected_types = _type_names(true), _type_names(detected)
+    true_types, detected_types = _type_names(true_names), _type_names(detected_names)
     if true_types and detected_types and true_types != detected_types:
         raise ContractError(
             f"The {what} of true boxes and of detections must have the same type, got "
@@ -162,14 +164,15 @@ def _require_comparable(true: ArrayLike, detected: ArrayLike, what: str) -> None
 
 
 def _require_valid_boxes(truth: Boxes) -> None:
-    corners_N4 = _corners(truth)
+    corners_N4 = _corner_array(truth)
     has_area_N = (corners_N4[:, :2] < corners_N4[:, 2:]).all(axis=1)
     invalid_rows = np.flatnonzero(~(has_area_N & np.isfinite(corners_N4).all(axis=1)))
     if invalid_rows.size:
-        first = invalid_rows[0]
+        first_row = invalid_rows[0]
         raise ContractError(
             f"True boxes must be finite with x1 < x2 and y1 < y2, got {invalid_rows.size} of "
-            f"{len(corners_N4)} that are not, first row {first}: {corners_N4[first].tolist()}.",
+            f"{len(corners_N4)} that are not, first row {first_row}: "
+            f"{corners_N4[first_row].tolist()}.",
             cause="The values are x, y, width and height, or there are boxes without area.",
             fix="Pass corners, and drop boxes without area.",
         )
@@ -182,20 +185,22 @@ def _class_precisions(
     true_rows = np.flatnonzero(np.asarray(truth.label) == label)
     detected_rows = np.flatnonzero(np.asarray(detected.label) == label)
     detected_rows = detected_rows[np.argsort(-score_D[detected_rows], kind="stable")]
-    true_N4, detected_D4 = _corners(truth), _corners(detected)
+    true_N4, detected_D4 = _corner_array(truth), _corner_array(detected)
     true_image, detected_image = np.asarray(truth.image), np.asarray(detected.image)
-    rows_by_image, hits_by_image = [], []
+    rows_by_image, is_hit_by_image = [], []
     for image in np.unique(detected_image[detected_rows]):
         rows = detected_rows[detected_image[detected_rows] == image][:MAX_DETECTIONS]
-        true_in_image = true_rows[true_image[true_rows] == image]
-        overlap_DN = box_iou(detected_D4[rows], true_N4[true_in_image])
+        true_rows_in_image = true_rows[true_image[true_rows] == image]
+        overlap_DN = box_iou(detected_D4[rows], true_N4[true_rows_in_image])
         rows_by_image.append(rows)
-        hits_by_image.append([_find_hits(overlap_DN, threshold) for threshold in IOU_THRESHOLDS])
+        is_hit_by_image.append([_find_hits(overlap_DN, threshold) for threshold in IOU_THRESHOLDS])
     if not rows_by_image:
         return [0.0] * len(IOU_THRESHOLDS)
-    is_hit_OD = np.concatenate(hits_by_image, axis=1)
-    order = np.argsort(-score_D[np.concatenate(rows_by_image)], kind="stable")
-    return [_average_precision(is_hit_D[order], num_true=len(true_rows)) for is_hit_D in is_hit_OD]
+    is_hit_OD = np.concatenate(is_hit_by_image, axis=1)
+    score_order = np.argsort(-score_D[np.concatenate(rows_by_image)], kind="stable")
+    return [
+        _average_precision(is_hit_D[score_order], num_true=len(true_rows)) for is_hit_D in is_hit_OD
+    ]
 
 
 def _find_hits(overlap_DN: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
 from sluice.metrics.task_metrics import TaskMetrics, validate_targets
 
-NAMES = ("bertscore", "rouge1", "rouge2", "rougeL")
+METRIC_NAMES = ("bertscore", "rouge1", "rouge2", "rougeL")
 """Names of the metrics of ``generation_metrics``."""
 Embed = Callable[[str], ArrayLike]
 """Encoder: function of a text that returns one vector per token (T, D)."""
@@ -31,7 +31,7 @@ def generation_metrics(
     """Return bertscore, rouge1, rouge2 and rougeL, each as F1 averaged over texts [rate].
 
     - bertscore: mean over tokens of the largest cosine similarity between the vector of the token
-      and those of the other text's tokens; without token weights and without baseline rescaling;
+      and the vectors of the other text's tokens; without token weights and baseline rescaling;
     - rouge1, rouge2: common words, and common pairs of neighbouring words;
     - rougeL: the longest common subsequence of words.
 
@@ -47,8 +47,8 @@ def generation_metrics(
         embed: Encoder of bertscore; scores of different encoders are not comparable.
 
     Raises:
-        ContractError: There are no texts, the numbers of references and generated texts differ, one
-            is not a string, or the encoder does not return vectors of one width.
+        ContractError: There are no texts, the numbers of references and generated texts differ, a
+            text is not a string, or the encoder does not return vectors of one width.
 
     Source:
         Zhang et al. (2020), "BERTScore: Evaluating Text Generation with BERT", ICLR. Lin (2004),
@@ -61,15 +61,15 @@ def generation_metrics(
         )
     _require_texts(reference, what="references")
     _require_texts(generated, what="generated texts")
-    reference_words = [_words(text) for text in reference]
-    generated_words = [_words(text) for text in generated]
+    reference_words = [_split_words(text) for text in reference]
+    generated_words = [_split_words(text) for text in generated]
     rows_without_words = [row for row, words in enumerate(reference_words) if not words]
     if rows_without_words:
         reason = (
             f"{pluralize(len(rows_without_words), 'reference')} without a word, first at row "
             f"{rows_without_words[0]}"
         )
-        return TaskMetrics(values={}, absent=dict.fromkeys(NAMES, reason))
+        return TaskMetrics(values={}, absent=dict.fromkeys(METRIC_NAMES, reason))
     pairs = list(zip(reference_words, generated_words, strict=True))
     rouge = {
         "rouge1": float(np.mean([_rouge_n(*pair, length=1) for pair in pairs])),
@@ -101,9 +101,9 @@ def perplexity(log_probability: ArrayLike) -> TaskMetrics:
     {'perplexity': 4.0}
     """
     values_T = np.asarray(log_probability, np.float64)
-    num_bad = int((~np.isfinite(values_T)).sum())
-    if values_T.ndim == 1 and num_bad:
-        reason = f"{num_bad} of {values_T.size} log-probabilities are infinite or NaN"
+    num_nonfinite = int((~np.isfinite(values_T)).sum())
+    if values_T.ndim == 1 and num_nonfinite:
+        reason = f"{num_nonfinite} of {values_T.size} log-probabilities are infinite or NaN"
         return TaskMetrics(values={}, absent={"perplexity": reason})
     values_T = validate_targets(values_T, what="log-probabilities")
     if values_T.max() > 0:
@@ -115,7 +115,7 @@ def perplexity(log_probability: ArrayLike) -> TaskMetrics:
         )
     mean_nats = -float(values_T.mean())
     if mean_nats > math.log(sys.float_info.max):
-        reason = f"the mean of {mean_nats:.4g} nats per token exceeds the largest float"
+        reason = f"exp({mean_nats:.4g} nats per token) exceeds the largest float"
         return TaskMetrics(values={}, absent={"perplexity": reason})
     return TaskMetrics(values={"perplexity": math.exp(mean_nats)})
 
@@ -133,7 +133,7 @@ def _require_texts(texts: Sequence[str], *, what: str) -> None:
             )
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFC", text).lower())
 
 
@@ -159,8 +159,8 @@ def _rouge_l(reference: Sequence[str], generated: Sequence[str]) -> float:
     lengths = [0] * (len(generated) + 1)
     for word in reference:
         diagonal = 0  # length before the current word of both texts
-        for i, other in enumerate(generated, start=1):
-            longest = diagonal + 1 if word == other else max(lengths[i], lengths[i - 1])
+        for i, generated_word in enumerate(generated, start=1):
+            longest = diagonal + 1 if word == generated_word else max(lengths[i], lengths[i - 1])
             diagonal, lengths[i] = lengths[i], longest
     return _f1(lengths[-1], len(reference), len(generated))
 
@@ -187,8 +187,8 @@ def _bertscore(
         if not np.isfinite(cosine_RG).all():
             return math.nan, f"the encoder's vectors of row {row} are non-finite, or 0"
         recall, precision = cosine_RG.max(axis=1).mean(), cosine_RG.max(axis=0).mean()
-        total = recall + precision
-        scores.append(2 * recall * precision / total if total > 0 else 0.0)
+        denominator = recall + precision
+        scores.append(2 * recall * precision / denominator if denominator > 0 else 0.0)
     return float(np.mean(scores)), ""
 
 

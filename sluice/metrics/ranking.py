@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from sluice.base.errors import ContractError
 from sluice.metrics.task_metrics import (
     TaskMetrics,
-    all_undefined,
     non_finite_reason,
+    undefined_metrics,
     validate_predictions,
     validate_targets,
 )
@@ -21,9 +21,9 @@ def ranking_metrics(
 ) -> TaskMetrics:
     """Return ndcg, precision, map and mrr as means over queries, and the share of used queries.
 
-    A query is used if its documents differ in relevance. Otherwise all orders are equally good, and
-    the query is ignored. Precision, map and mrr also ignore queries without a document of relevance
-    0.
+    A query is used if its documents differ in relevance. For any other query, all orders are
+    equally good, so the query is ignored. Precision, map and mrr also ignore queries without a
+    document of relevance 0.
 
     - ndcg@k: gains are the relevances themselves; documents of equal score each get the mean
       discount of their ranks;
@@ -68,9 +68,9 @@ def ranking_metrics(
             f"Queries must have the shape {relevance_N.shape}, got {query_N.shape}.",
             fix="Pass the query of each document.",
         )
-    names = (f"ndcg@{top_k}", f"precision@{top_k}", "map", "mrr")
+    metric_names = (f"ndcg@{top_k}", f"precision@{top_k}", "map", "mrr")
     if reason := non_finite_reason(score_N, what="scores"):
-        return all_undefined((*names, "judged_share"), reason)
+        return undefined_metrics((*metric_names, "judged_share"), reason)
     query_masks = [query_N == label for label in np.unique(query_N)]
     used_masks = [mask_N for mask_N in query_masks if np.ptp(relevance_N[mask_N]) > 0]
     values = {"judged_share": len(used_masks) / len(query_masks)}
@@ -78,14 +78,14 @@ def ranking_metrics(
         reason = (
             f"no query has documents of different relevance (number of queries: {len(query_masks)})"
         )
-        return TaskMetrics(values=values, absent=dict.fromkeys(names, reason))
+        return TaskMetrics(values=values, absent=dict.fromkeys(metric_names, reason))
     pairs = [(relevance_N[mask_N], score_N[mask_N]) for mask_N in used_masks]
-    values[names[0]] = float(np.mean([_ndcg(*pair, top_k=top_k) for pair in pairs]))
+    values[metric_names[0]] = float(np.mean([_ndcg(*pair, top_k=top_k) for pair in pairs]))
     pairs_with_irrelevant = [pair for pair in pairs if pair[0].min() == 0]
     if not pairs_with_irrelevant:
         reason = "in each query with different relevances, every document is relevant"
-        return TaskMetrics(values=values, absent=dict.fromkeys(names[1:], reason))
-    values[names[1]] = float(
+        return TaskMetrics(values=values, absent=dict.fromkeys(metric_names[1:], reason))
+    values[metric_names[1]] = float(
         np.mean([_precision(*pair, top_k=top_k) for pair in pairs_with_irrelevant])
     )
     values["map"] = float(np.mean([_average_precision(*pair) for pair in pairs_with_irrelevant]))
@@ -121,5 +121,5 @@ def _average_precision(relevance_n: NDArray[np.float64], score_n: NDArray[np.flo
 
 
 def _reciprocal_rank(relevance_n: NDArray[np.float64], score_n: NDArray[np.float64]) -> float:
-    best = score_n[relevance_n > 0].max()
-    return 1.0 / int((score_n >= best).sum())
+    best_score = score_n[relevance_n > 0].max()
+    return 1.0 / int((score_n >= best_score).sum())

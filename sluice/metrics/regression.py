@@ -13,18 +13,18 @@ from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
 from sluice.metrics.task_metrics import (
     TaskMetrics,
-    all_undefined,
     non_finite_reason,
+    undefined_metrics,
     validate_predictions,
     validate_targets,
 )
 
-NAMES = ("mae", "mse", "rmse", "mape", "r2", "spearman")
+METRIC_NAMES = ("mae", "mse", "rmse", "mape", "r2", "spearman")
 """Names of the metrics of ``regression_metrics``."""
 
 
 def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
-    """Return mae and rmse [target units], mse [their square], mape [rate], r2, and spearman.
+    """Return mae, rmse [target units], mse [target units squared], mape [rate], r2, spearman.
 
     spearman is the rank correlation.
 
@@ -41,7 +41,7 @@ def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
     target_N = validate_targets(target, what="targets")
     forecast_N = validate_predictions(forecast, target_N.shape, what="forecasts")
     if reason := non_finite_reason(forecast_N, what="forecasts"):
-        return all_undefined(NAMES, reason)
+        return undefined_metrics(METRIC_NAMES, reason)
     # Imported here, because both libraries take about a second and Dagster loads every module.
     from scipy.stats import spearmanr
     from sklearn.metrics import (

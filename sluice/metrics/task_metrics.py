@@ -1,4 +1,4 @@
-"""Metrics of one task: the values of defined metrics, and the reasons for undefined ones."""
+"""Metrics of one task: the values of defined metrics, and the reasons for undefined metrics."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,15 +28,15 @@ class TaskMetrics:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """All metrics of the task, with NaN for absent ones.
+        """All metrics of the task, with NaN for absent metrics.
 
         ``Workload.metrics`` should return these numbers. Logs and averages need the same names on
-        every fold, and a mean over folds must be NaN if one of them is NaN.
+        every fold, and a mean over folds must be NaN if the metric of one fold is NaN.
         """
         return {**self.values, **dict.fromkeys(self.absent, math.nan)}
 
 
-def all_undefined(names: Sequence[str], reason: str) -> TaskMetrics:
+def undefined_metrics(names: Sequence[str], reason: str) -> TaskMetrics:
     """Return metrics that are all undefined for the same reason."""
     return TaskMetrics(values={}, absent=dict.fromkeys(names, reason))
 
@@ -60,7 +60,7 @@ def validate_targets(targets: ArrayLike, *, what: str) -> NDArray[np.float64]:
             f"The {what} must be finite, got {invalid_rows.size} of {values_N.size} that are not, "
             f"first {values_N[invalid_rows[0]]} at row {invalid_rows[0]}.",
             cause="The test rows include rows without a known outcome.",
-            fix="Drop these rows where features are computed.",
+            fix="Drop these rows in the function that computes the features.",
         )
     return values_N
 
@@ -85,8 +85,8 @@ def validate_predictions(
 def non_finite_reason(values: NDArray[np.float64], *, what: str) -> str:
     """Return the reason why metrics are undefined if a value is non-finite, or "".
 
-    Non-finite predictions are reported instead of raised, unlike non-finite targets: they are a
-    property of a diverged model, and one diverged seed must not end an evaluation.
+    Non-finite targets raise an error, but non-finite predictions are only reported: a diverged
+    model makes them, and one diverged seed must not end an evaluation.
     """
-    num_bad = int((~np.isfinite(values)).sum())
-    return f"{num_bad} of {values.size} {what} are not finite" if num_bad else ""
+    num_nonfinite = int((~np.isfinite(values)).sum())
+    return f"{num_nonfinite} of {values.size} {what} are not finite" if num_nonfinite else ""

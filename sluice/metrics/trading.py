@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from sluice.metrics.task_metrics import (
     TaskMetrics,
-    all_undefined,
     non_finite_reason,
+    undefined_metrics,
     validate_predictions,
     validate_targets,
 )
 
-NAMES = ("sharpe", "sortino", "max_drawdown", "turnover", "hit_rate")
+METRIC_NAMES = ("sharpe", "sortino", "max_drawdown", "turnover", "hit_rate")
 
 
 def trading_metrics(
@@ -43,7 +43,7 @@ def trading_metrics(
     return_N = validate_targets(next_return, what="returns")
     position_N = validate_predictions(position, return_N.shape, what="positions")
     if reason := non_finite_reason(position_N, what="positions"):
-        return all_undefined(NAMES, reason)
+        return undefined_metrics(METRIC_NAMES, reason)
     profit_N = position_N * return_N
     values = {
         "sharpe": sharpe(profit_N, rows_per_year=rows_per_year),
@@ -53,7 +53,7 @@ def trading_metrics(
         "hit_rate": hit_rate(profit_N),
     }
     reasons = {
-        "sharpe": "fewer than two rows, or constant returns",
+        "sharpe": "fewer than two rows, or constant returns of the position",
         "sortino": "no row has a loss",
         "hit_rate": "no row has a nonzero return",
     }
@@ -115,6 +115,6 @@ def turnover(position_N: NDArray[np.float64], *, rows_per_year: float) -> float:
 
 
 def hit_rate(return_N: NDArray[np.float64]) -> float:
-    """Return the share of positive returns among nonzero ones; NaN if all are 0."""
+    """Return the share of positive returns among the nonzero returns; NaN if all are 0."""
     num_nonzero = int((return_N != 0).sum())
     return float((return_N > 0).sum() / num_nonzero) if num_nonzero else math.nan

@@ -1,8 +1,8 @@
 """Alerts, which are appended to a file and posted to a webhook.
 
 An alert is written to the file before it is posted, and the post is recorded afterwards. If the
-process ends in between, the alert is posted again under the same key. So each alert is delivered at
-least once, and a receiver can skip known keys.
+process ends in between, the alert is posted again under the same key. A receiver can therefore get
+an alert twice, and should skip keys that it has already received.
 """
 
 import fcntl
@@ -39,8 +39,8 @@ _FIRST_PAUSE_S = 0.2
 """Pause between the first two attempts [s]; each further pause is four times as long."""
 _LOCK_TIMEOUT_S = 1.0
 _MAX_AGE = timedelta(days=1)
-"""Maximum age of a pending alert that is posted with a new one. Older alerts stay only in the file.
-"""
+"""Maximum age of a pending alert that is posted together with a new alert. Older alerts are only in
+the file."""
 
 _LOG = logging.getLogger("sluice.alerts")
 
@@ -88,8 +88,8 @@ def raise_alert(
     """Append an alert to ``alerts.jsonl`` and post it to the URL in ``SLUICE_ALERT_WEBHOOK``.
 
     An alert whose key is in the file is not appended again. It is posted again only if the webhook
-    has not accepted it yet. Disk and network errors are not raised, so that the work of the caller
-    continues; they are returned and logged.
+    has not accepted it yet. Disk and network errors are returned and logged instead of raised, so
+    that the work of the caller continues.
 
     Args:
         alert: The alert.
@@ -130,7 +130,7 @@ def raise_alert(
             ),
         )
     poster = _AlertPoster(
-        url=url, alerts=pending_alerts, file=file, deadline=time.monotonic() + max_wait_s
+        url=url, alerts=pending_alerts, file=file, deadline_s=time.monotonic() + max_wait_s
     )
     # A thread posts the alerts, because the timeout of urlopen covers neither name resolution nor a
     # server that responds slowly. A daemon thread can be abandoned, and ends with the process.
@@ -158,7 +158,7 @@ def _log_problems(alert: Alert, result: AlertResult) -> AlertResult:
 
 
 def read_alerts(home: Home) -> list[Alert]:
-    """Return all alerts in the file, oldest first; skips incomplete lines."""
+    """Return all alerts in the file, oldest first, without incomplete lines."""
     try:
         return _AlertFile(home.alerts).alerts()
     except FileNotFoundError:
@@ -166,7 +166,7 @@ def read_alerts(home: Home) -> list[Alert]:
 
 
 class _AlertFile:
-    """The file of alerts, and a second file with the keys of the posted ones."""
+    """The file of alerts, and a second file with the keys of the posted alerts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -189,7 +189,7 @@ class _AlertFile:
         return _parse_alerts(self._path.read_bytes())
 
     def alerts_to_post(self, current_alert: Alert) -> list[Alert]:
-        """Return the alerts to post: the current alert first, then pending ones, newest first."""
+        """Return the alerts to post: the current alert, then pending alerts, newest first."""
         posted_keys = set()
         if self._posted_path.exists():
             posted_keys = set(self._posted_path.read_text().split())
@@ -213,13 +213,13 @@ class _AlertFile:
 
 @dataclass(slots=True)
 class _AlertPoster:
-    """Posts alerts until a deadline and counts the posted ones."""
+    """Posts alerts until a deadline and counts the posted alerts."""
 
     url: str
     alerts: list[Alert]
     file: _AlertFile
-    deadline: float
-    """Latest time of the last attempt [s, monotonic]."""
+    deadline_s: float
+    """Time at which posting ends, by the monotonic clock [s]."""
 
     num_posted: int = 0
     problems: list[str] = field(default_factory=list)
@@ -237,20 +237,22 @@ class _AlertPoster:
                 self.problems.append(f"Cannot record that the alert was posted: {error}.")
 
     def _post(self, alert: Alert) -> str:
-        """Post one alert; return why it was not accepted, or an empty string."""
+        """Post one alert; return why it was not accepted, or "" if it was accepted."""
         body = json.dumps(alert.model_dump(mode="json") | {"text": alert.text}).encode()
         headers = {"Content-Type": "application/json", KEY_HEADER: alert.key}
         problem = "The webhook was not called: the time limit was reached."
         for attempt in range(_MAX_ATTEMPTS):
             if attempt:
-                pause_s = min(_FIRST_PAUSE_S * 4 ** (attempt - 1), self.deadline - time.monotonic())
+                pause_s = min(
+                    _FIRST_PAUSE_S * 4 ** (attempt - 1), self.deadline_s - time.monotonic()
+                )
                 time.sleep(max(0.0, pause_s))
-            left_s = self.deadline - time.monotonic()
-            if left_s <= 0:
+            remaining_s = self.deadline_s - time.monotonic()
+            if remaining_s <= 0:
                 return problem
             request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")
             try:
-                with urllib.request.urlopen(request, timeout=min(_ATTEMPT_TIMEOUT_S, left_s)):
+                with urllib.request.urlopen(request, timeout=min(_ATTEMPT_TIMEOUT_S, remaining_s)):
                     return ""
             except urllib.error.HTTPError as error:
                 error.close()
@@ -270,13 +272,13 @@ def _lock(file: BinaryIO) -> None:
     Raises:
         TimeoutError: Another process holds the lock for too long.
     """
-    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline_s:
                 raise TimeoutError("another process has locked the file") from None
             time.sleep(0.01)
 

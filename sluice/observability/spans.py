@@ -1,11 +1,11 @@
 """OpenTelemetry spans; disabled unless an exporter endpoint is set.
 
 Every candidate has its own trace, whose id is the beginning of the candidate's digest. Spans about
-a candidate have a link to this trace. So its registration, rollouts and promotion are connected
-across processes and days without stored state. The spans of a pipeline run are in the trace of the
-run.
+a candidate have a link to this trace. This connects the registration, the rollouts and the
+promotion of a candidate across processes and days without stored state. The spans of a pipeline run
+are in the trace of the run.
 
-Spans are recorded only in processes that call ``configure``. Without it, a span costs one
+Spans are recorded only in processes that call ``configure``. In other processes, a span costs one
 comparison, and OpenTelemetry is not imported.
 """
 
@@ -41,7 +41,10 @@ class ActiveSpan(Protocol):
 
     @property
     def traceparent(self) -> str:
-        """The span as W3C Trace Context, to continue it in another process; empty if disabled."""
+        """W3C Trace Context of the span, to continue the trace in another process.
+
+        Empty if spans are disabled.
+        """
         ...
 
     def set_attributes(self, **attributes: AttributeValue) -> None:
@@ -98,8 +101,8 @@ class TraceContext:
 def configure(environ: Mapping[str, str], *, service: str) -> bool:
     """Enable spans if ``OTEL_EXPORTER_OTLP_ENDPOINT`` is set; return whether they are enabled.
 
-    A second call changes nothing. Spans are exported in the background and when the process ends.
-    If the receiver cannot be reached, spans are lost without an error.
+    Further calls do not change an enabled configuration. Spans are exported in the background and
+    when the process ends. If the receiver cannot be reached, spans are lost without an error.
 
     Args:
         environ: Environment variables of OpenTelemetry. The exporter reads its headers from the

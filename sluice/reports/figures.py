@@ -1,4 +1,4 @@
-"""Common style of all figures. They are drawn on matplotlib's Agg canvas, without global state."""
+"""Common style of all figures, which are drawn on matplotlib's Agg canvas without global state."""
 
 import io
 from typing import TYPE_CHECKING, Any
@@ -40,15 +40,16 @@ def new_figure(*, height_in: float) -> "tuple[Figure, Axes]":
 def new_stacked_axes(num_rows: int, *, height_in: float) -> "tuple[Figure, list[Axes]]":
     """Return an empty figure with stacked axes that share the x axis."""
     figure = empty_figure(height_in=height_in)
-    rows = [figure.add_subplot(num_rows, 1, 1)]
-    rows += [
-        figure.add_subplot(num_rows, 1, number, sharex=rows[0]) for number in range(2, num_rows + 1)
+    stacked_axes = [figure.add_subplot(num_rows, 1, 1)]
+    stacked_axes += [
+        figure.add_subplot(num_rows, 1, number, sharex=stacked_axes[0])
+        for number in range(2, num_rows + 1)
     ]
-    for axes in rows:
+    for axes in stacked_axes:
         apply_style(axes)
-    for axes in rows[:-1]:
+    for axes in stacked_axes[:-1]:
         axes.tick_params(labelbottom=False)
-    return figure, rows
+    return figure, stacked_axes
 
 
 def apply_style(axes: "Axes") -> None:

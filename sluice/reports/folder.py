@@ -1,8 +1,7 @@
 """Stores HTML reports and returns the URL at which they are served.
 
-A report is a self-contained HTML file. Its name ends with a digest of its content. So a link in the
-record of an old run still leads to the report of that run, and building a report again changes
-nothing.
+A report is a self-contained HTML file whose name ends with a digest of its content. A new report
+therefore never replaces an older one, to which the record of an old run may link.
 """
 
 import hashlib
@@ -23,7 +22,7 @@ DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 """Default URL at which ``sluice dev`` serves reports. If its port is in use, the next port is
 used."""
 
-_DIGEST_CHARACTERS = 12
+_NUM_DIGEST_CHARACTERS = 12
 """Number of characters of the digest in the name of a file."""
 
 
@@ -31,14 +30,14 @@ class SavedPage(Record):
     """A stored report: its file and URL."""
 
     path: Path = Field(description="Path of the file.")
-    url: str = Field(description="URL while 'sluice dev' runs.")
+    url: str = Field(description="URL of the report while 'sluice dev' runs.")
 
 
 def reports_url(environ: Mapping[str, str]) -> str:
     """Return the URL of the report server without a trailing slash.
 
-    The URL is stored in records that are read after this process has ended. ``sluice dev`` sets the
-    variable for the runs that it starts. Other commands do not know its port, and use the default.
+    ``sluice dev`` sets the variable for the runs that it starts. Other commands do not know the
+    port of ``sluice dev``, and use the default URL.
     """
     return (environ.get(URL_VARIABLE) or DEFAULT_URL).rstrip("/")
 
@@ -56,7 +55,7 @@ def save_page(page: str, name: str, *, home: Home, environ: Mapping[str, str]) -
         StorageError: The folder cannot be written. No partial file is left.
     """
     content = page.encode()
-    digest = hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]
+    digest = hashlib.sha256(content).hexdigest()[:_NUM_DIGEST_CHARACTERS]
     file_name = f"{name}-{digest}.html"
     path = home.reports / file_name
     write_atomic(path, content)

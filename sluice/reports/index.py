@@ -18,6 +18,7 @@ _STYLE = """.part{white-space:nowrap}
 .tag{white-space:normal;padding:1px 7px;font-size:12px}}
 """
 _MAX_PAGES = 500
+"""Maximum number of reports that the index lists."""
 _MAX_HEAD_BYTES = 16_384
 """Length of the beginning of a page that is searched for title and outcome [bytes]."""
 
@@ -38,11 +39,11 @@ class ReportEntry(Record):
 
 def list_pages(folder: Path) -> list[ReportEntry]:
     """Return all reports, newest first; a folder with an ``index.html`` is one report."""
-    return sorted(_walk(folder, folder), key=lambda page: (-page.modified_at, page.path))
+    return sorted(_find_reports(folder, folder), key=lambda page: (-page.modified_at, page.path))
 
 
 def index_page(folder: Path) -> str:
-    """Return the HTML index. It lists the newest 500 reports, and the number of older ones."""
+    """Return the HTML index. It lists the newest 500 reports, and the number of older reports."""
     pages = list_pages(folder)
     newest_pages = pages[:_MAX_PAGES]
     rows = [
@@ -54,7 +55,7 @@ def index_page(folder: Path) -> str:
         ]
         for page in newest_pages
     ]
-    num_more = len(pages) - len(newest_pages)
+    num_older = len(pages) - len(newest_pages)
     body = [
         "<h1>Reports</h1>",
         f'<p class="soft">Newest first, in {html.escape(str(folder))}</p>',
@@ -62,48 +63,48 @@ def index_page(folder: Path) -> str:
         if rows
         else "<p>There are no reports yet. 'sluice run' and the asset checks of the Dagster UI "
         "write them.</p>",
-        f'<p class="soft">and {pluralize(num_more, "older report")}</p>' if num_more else "",
+        f'<p class="soft">and {pluralize(num_older, "older report")}</p>' if num_older else "",
     ]
     return html_page("Reports", "\n".join(body), style=_STYLE)
 
 
 def _format_time(seconds: float) -> str:
-    """Return a time in UTC as in the registry; a line breaks only between date and clock."""
-    date, clock = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}".split()
-    return f'<span class="part">{date}</span> <span class="part">{clock}</span>'
+    """Return a time in UTC as HTML; a line may break only between date and time of day."""
+    date, time_of_day = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}".split()
+    return f'<span class="part">{date}</span> <span class="part">{time_of_day}</span>'
 
 
-def _walk(folder: Path, top: Path) -> list[ReportEntry]:
+def _find_reports(folder: Path, root: Path) -> list[ReportEntry]:
     """Return the entries of the reports in a folder and its subfolders."""
     try:
-        entries = [e for e in folder.iterdir() if not e.name.startswith(".")]
+        entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     except OSError:  # missing or not readable
         return []
-    index = folder / "index.html"
-    if folder != top and index in entries:
-        return _read_entry(index, f"{folder.relative_to(top).as_posix()}/")
+    index_file = folder / "index.html"
+    if folder != root and index_file in entries:
+        return _read_entry(index_file, f"{folder.relative_to(root).as_posix()}/")
     reports = []
     for entry in entries:
         if entry.is_symlink():
             continue
         if entry.is_dir():
-            reports += _walk(entry, top)
+            reports += _find_reports(entry, root)
         elif entry.suffix == ".html":
-            reports += _read_entry(entry, entry.relative_to(top).as_posix())
+            reports += _read_entry(entry, entry.relative_to(root).as_posix())
     return reports
 
 
 def _read_entry(path: Path, link: str) -> list[ReportEntry]:
-    """Return the entry of one report; empty if the file was removed meanwhile."""
+    """Return a list with the entry of one report; an empty list if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            start = file.read(_MAX_HEAD_BYTES).decode(errors="replace")
+            page_start = file.read(_MAX_HEAD_BYTES).decode(errors="replace")
         modified_at = path.stat().st_mtime
     except OSError:  # removed after the folder was listed
         return []
-    title = re.search(r"<title[^>]*>(.*?)</title>", start, re.DOTALL | re.IGNORECASE)
+    title = re.search(r"<title[^>]*>(.*?)</title>", page_start, re.DOTALL | re.IGNORECASE)
     text = " ".join(html.unescape(title[1]).split()) if title else ""
-    outcome, tone = first_tag(start)
+    outcome, tone = first_tag(page_start)
     return [
         ReportEntry(
             path=link, title=text or link, outcome=outcome, tone=tone, modified_at=modified_at

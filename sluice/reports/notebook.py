@@ -1,7 +1,7 @@
 """HTML fragments that a notebook shows for a result, and whole pages inside a notebook.
 
 A fragment inherits text color and background from the notebook, so it is readable in light and
-dark themes. All colors of its own have enough contrast on both.
+dark themes. The colors that a fragment sets itself have enough contrast in both themes.
 """
 
 from collections.abc import Sequence
@@ -110,7 +110,7 @@ def text_table(
     *,
     numbers: frozenset[int] = frozenset(),
 ) -> str:
-    """Return a table of plain texts; without rows an empty string.
+    """Return a table of plain texts; an empty string if there are no rows.
 
     Args:
         names: Column names; all empty for a table without a head.
@@ -120,12 +120,12 @@ def text_table(
     if not rows:
         return ""
 
-    def cells(kind: str, row: Sequence[str]) -> str:
+    def render_cells(tag_name: str, row: Sequence[str]) -> str:
         return "".join(
-            f"<{kind}{' class=number' if index in numbers else ''}>{escape(cell)}</{kind}>"
+            f"<{tag_name}{' class=number' if index in numbers else ''}>{escape(cell)}</{tag_name}>"
             for index, cell in enumerate(row)
         )
 
-    head = f"<thead><tr>{cells('th', names)}</tr></thead>" if any(names) else ""
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    head = f"<thead><tr>{render_cells('th', names)}</tr></thead>" if any(names) else ""
+    body = "".join(f"<tr>{render_cells('td', row)}</tr>" for row in rows)
     return f"<table>{head}<tbody>{body}</tbody></table>"

@@ -58,7 +58,8 @@ table.wide td[data-name]::before{content:attr(data-name) ": ";color:var(--soft)}
 """
 
 _MAX_PHONE_COLUMNS = 4
-"""Maximum number of columns of a table that a phone shows as a table."""
+"""Maximum number of columns of a table that is shown as a table on a phone. A wider table is shown
+with one line per cell."""
 
 
 def html_page(title: str, body: str, *, style: str = "", script: str = "") -> str:
@@ -90,7 +91,9 @@ def tag(text: str, tone: Tone = "plain") -> str:
 
 
 def first_tag(page: str) -> tuple[str, Tone]:
-    """Return the outcome of a page: the first tag before any section; empty without one.
+    """Return text and tone of the first tag before any section, which is the outcome of a page.
+
+    Without such a tag, the text is empty and the tone is "plain".
 
     Args:
         page: The HTML document, or its beginning.
@@ -103,7 +106,7 @@ def first_tag(page: str) -> tuple[str, Tone]:
 def table(
     names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: frozenset[int] = frozenset()
 ) -> str:
-    """Return an HTML table. On a phone, a table with many columns has a line for each cell.
+    """Return an HTML table. On a phone, a table with many columns has one line per cell.
 
     Args:
         names: Column names as plain text.
@@ -112,17 +115,18 @@ def table(
     """
     is_wide = len(names) > _MAX_PHONE_COLUMNS
 
-    def attributes(kind: str, index: int) -> str:
+    def render_attributes(tag_name: str, index: int) -> str:
         number_class = " class=number" if index in numbers else ""
-        has_name = is_wide and kind == "td" and names[index]
+        has_name = is_wide and tag_name == "td" and names[index]
         return number_class + (f' data-name="{escape(names[index])}"' if has_name else "")
 
-    def cells(kind: str, row: Sequence[str]) -> str:
+    def render_cells(tag_name: str, row: Sequence[str]) -> str:
         return "".join(
-            f"<{kind}{attributes(kind, index)}>{cell}</{kind}>" for index, cell in enumerate(row)
+            f"<{tag_name}{render_attributes(tag_name, index)}>{cell}</{tag_name}>"
+            for index, cell in enumerate(row)
         )
 
-    lines = [f"<tr>{cells('td', row)}</tr>" for row in rows]
-    head = cells("th", [escape(name) for name in names])
+    lines = [f"<tr>{render_cells('td', row)}</tr>" for row in rows]
+    head = render_cells("th", [escape(name) for name in names])
     start = "<table class=wide>" if is_wide else "<table>"
     return f"{start}<thead><tr>{head}</tr></thead><tbody>\n{''.join(lines)}\n</tbody></table>"

@@ -15,12 +15,13 @@ class GuardOutcome(Record):
     name: str = Field(description="Display name of the guard.")
     result: GuardResult
     observed: float = Field(
-        description="Lower bound of the gain, which is positive if the candidate is better. For a "
-        "limit, value of the metric. NaN for the guard of a suite, and for missing evidence."
+        description="Guard with a margin: lower bound of the gain, which is positive if the "
+        "candidate is better. Limit: value of the metric. NaN for the guard of a suite, and if "
+        "evidence is missing."
     )
     required: float = Field(
         description="Gain that ``observed`` must exceed for the result 'pass'. NaN for a limit, "
-        "for the guard of a suite, and for missing evidence."
+        "for the guard of a suite, and if evidence is missing."
     )
     reason: str = Field(description="Reason in one sentence.")
 

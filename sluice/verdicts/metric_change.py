@@ -18,7 +18,7 @@ _MAX_DIGITS = 17
 
 
 class MetricDeterioration(Record):
-    """One metric that is worse than that of the reference, averaged over seeds and folds."""
+    """One metric that is worse for the candidate than for the reference."""
 
     metric: str
     candidate: float = Field(
@@ -39,7 +39,7 @@ class MetricDeterioration(Record):
 
     def __str__(self) -> str:
         difference = self.candidate - self.reference
-        candidate, reference = _format_different(self.candidate, self.reference)
+        candidate, reference = _format_pair(self.candidate, self.reference)
         interval = f", 95 % interval {self.low:.2g} to {self.high:.2g}" if self.has_interval else ""
         return f"{self.metric} {candidate} against {reference} ({difference:+.2g}{interval})"
 
@@ -50,9 +50,9 @@ class MetricDeterioration(Record):
 
 
 def describe_deteriorations(worse_metrics: tuple[MetricDeterioration, ...]) -> str:
-    """Describe the worse metrics, and the condition of an interval if one is unknown.
+    """Return a sentence with the worse metrics; "" if no metric is worse.
 
-    Return "" if no metric is worse.
+    If an interval is unknown, a second sentence states what an interval requires.
     """
     if not worse_metrics:
         return ""
@@ -65,10 +65,10 @@ def describe_deteriorations(worse_metrics: tuple[MetricDeterioration, ...]) -> s
     )
 
 
-def _format_different(value: float, other: float) -> tuple[str, str]:
-    """Return both values with three significant digits, or as many as distinguish them."""
+def _format_pair(first: float, second: float) -> tuple[str, str]:
+    """Return both values with three significant digits, or with more to distinguish the values."""
     for digits in range(_MIN_DIGITS, _MAX_DIGITS + 1):
-        texts = f"{value:.{digits}g}", f"{other:.{digits}g}"
-        if texts[0] != texts[1]:
-            return texts
-    return f"{value:.{_MIN_DIGITS}g}", f"{other:.{_MIN_DIGITS}g}"
+        first_text, second_text = f"{first:.{digits}g}", f"{second:.{digits}g}"
+        if first_text != second_text:
+            return first_text, second_text
+    return f"{first:.{_MIN_DIGITS}g}", f"{second:.{_MIN_DIGITS}g}"

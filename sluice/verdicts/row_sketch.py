@@ -1,7 +1,7 @@
-"""Sketches of test windows, with which the share of common rows of two windows can be estimated.
+"""Sketches of test windows, to estimate the share of a window's rows that another window contains.
 
-Each decision stores a sketch of its rows. So the overlap of a new window with the rows of earlier
-decisions can be estimated, although the rows are not stored.
+Each decision stores a sketch of its rows. The overlap of a new window with the rows of earlier
+decisions can therefore be estimated, although the rows are not stored.
 """
 
 import numpy as np
@@ -50,9 +50,10 @@ class RowSketch(Record):
         """Estimate the share of this window's rows that the other window also contains [rate].
 
         A sketch is complete up to its largest hash; larger hashes of the window are not stored.
-        Therefore, only hashes in the range in which both sketches are complete are compared. So the
-        share of a window in any window that contains it is estimated as 1. If no hash can be
-        compared, the result is 1, which is the conservative value.
+        Therefore, only hashes in the range in which both sketches are complete are compared. If one
+        window contains the other, the share of the contained window is estimated as 1. If no hash
+        can be compared, the result is 1. This is conservative: the earlier decision then counts as
+        an attempt on this window.
 
         >>> days = np.array([f"2024-01-{day:02d}" for day in range(1, 31)])
         >>> round(RowSketch.of(days[10:]).share_in(RowSketch.of(days)), 2)
@@ -60,13 +61,13 @@ class RowSketch(Record):
         >>> round(RowSketch.of(days).share_in(RowSketch.of(days[10:])), 2)
         0.67
         """
-        limit = min(self._complete_through, other._complete_through)
+        limit = min(self._max_complete_hash, other._max_complete_hash)
         compared_hashes = {row_hash for row_hash in self.hashes if row_hash <= limit}
         if not compared_hashes:
             return 1.0
         return len(compared_hashes & {*other.hashes}) / len(compared_hashes)
 
     @property
-    def _complete_through(self) -> int:
+    def _max_complete_hash(self) -> int:
         """Largest hash up to which the sketch is complete."""
         return _MAX_HASH if len(self.hashes) == self.num_rows else self.hashes[-1]

@@ -57,7 +57,7 @@ class Verdict(Record):
     reference: str = Field(
         description="Digest of the model or rule that the candidate would replace."
     )
-    window: str = Field(description="Digest of the data and rows on which both were scored.")
+    window: str = Field(description="Digest of the data and rows on which both arms were scored.")
     unit: str = Field(description="Unit of losses and gains.")
     candidate_loss: float = Field(
         description="Mean loss of the candidate over seeds and rows [unit]."
@@ -70,11 +70,9 @@ class Verdict(Record):
     )
     standard_error: float = Field(description="Standard error of the gain [unit].")
     seed_se: float = Field(
-        description="Part of the standard error that the seeds of both arms cause [unit]."
+        description="Standard error of the gain due to the seeds of both arms [unit]."
     )
-    row_se: float = Field(
-        description="Part of the standard error that the dependent rows cause [unit]."
-    )
+    row_se: float = Field(description="Standard error of the gain due to the test rows [unit].")
     degrees_of_freedom: float = Field(
         description="Satterthwaite's degrees of freedom of the standard error."
     )
@@ -84,7 +82,7 @@ class Verdict(Record):
         description="Gain that the lower bound must exceed for a promotion [unit]."
     )
     margin: float = Field(
-        description="Equivalence margin: a gain within +- margin is irrelevant [unit]."
+        description="Equivalence margin: a gain between -margin and margin is irrelevant [unit]."
     )
     p_value: float = Field(
         description="One-sided p-value of the hypothesis that the true gain is at most "
@@ -118,7 +116,9 @@ class Verdict(Record):
         None,
         description="Number of clusters; each counts as one observation. None without clusters.",
     )
-    block_length: int = Field(description="Bootstrap block length [rows or clusters].")
+    block_length: int = Field(
+        description="Length of a block of dependent rows [rows, or clusters for clustered rows]."
+    )
     folds: tuple[FoldGain, ...]
     guards: tuple[GuardOutcome, ...] = Field(
         (), description="Outcomes of the guards; a PROMOTE requires that all pass."
@@ -130,7 +130,7 @@ class Verdict(Record):
         default_factory=dict, description="Artifact digests of the compared tables, by role."
     )
     worse_metrics: tuple[MetricDeterioration, ...] = Field(
-        (), description="Metrics of the workload that are worse than those of the reference."
+        (), description="Metrics that are worse for the candidate than for the reference."
     )
     symptoms: tuple[str, ...] = Field(
         (), description="Problems in the candidate's training curves, with a command to run."
@@ -138,7 +138,7 @@ class Verdict(Record):
     caveats: tuple[str, ...] = Field(
         (), description="Assumptions of the decision that were not checked."
     )
-    reason: str = Field(description="Reason in one sentence.")
+    reason: str = Field(description="Reason of the outcome, in one or more sentences.")
     remedy: str = Field(description="Recommended next step.")
 
     @model_validator(mode="before")
@@ -164,11 +164,12 @@ class Verdict(Record):
         try:
             return cls.model_validate(receipt.evidence)
         except ValidationError as error:
-            count = error.error_count()
+            num_fields = error.error_count()
+            verb = "is" if num_fields == 1 else "are"
             raise IntegrityError(
                 f"The promotion receipt {receipt.digest[:12]} must contain a verdict, but "
-                f"{pluralize(count, 'field')} of the verdict {'is' if count == 1 else 'are'} "
-                "missing or invalid.",
+                f"{pluralize(num_fields, 'field')} of the verdict {verb} missing or "
+                "invalid.",
                 cause="The receipt was not written by the promotion gate.",
                 fix="Evaluate the candidate on a newer window.",
             ) from error
@@ -194,7 +195,7 @@ class Verdict(Record):
         )
 
     def with_guards(self, outcomes: Sequence[GuardOutcome]) -> "Verdict":
-        """Return the verdict with its guards; a guard that does not pass prevents a PROMOTE.
+        """Return the verdict with these guards; a guard that does not pass prevents a PROMOTE.
 
         A failed guard changes PROMOTE to REJECT, and an insufficient guard changes PROMOTE to
         INCONCLUSIVE. Other outcomes do not change.
@@ -241,7 +242,7 @@ class Verdict(Record):
         )
 
     def with_worse_metrics(self, worse_metrics: Sequence[MetricDeterioration]) -> "Verdict":
-        """Return the verdict with the metrics that got worse, which are appended to its reason."""
+        """Return the verdict with the worse metrics, which are also appended to the reason."""
         description = describe_deteriorations(tuple(worse_metrics))
         reason = " ".join(part for part in (self.reason, description) if part)
         return self.model_copy(update={"worse_metrics": tuple(worse_metrics), "reason": reason})
@@ -261,8 +262,8 @@ class Verdict(Record):
         for role, digest in roles.items():
             if subject.get(role, digest) != digest:
                 raise ContractError(
-                    f"The {role} of the receipt must be that of the verdict, {short(digest)}, got "
-                    f"{short(subject[role])}.",
+                    f"The {role} of the receipt must be the {role} of the verdict, "
+                    f"{short(digest)}, got {short(subject[role])}.",
                     fix="Evaluate the candidate that you want to promote, then write its receipt.",
                 )
         return Receipt(
@@ -281,12 +282,12 @@ class Verdict(Record):
             paragraph(self.reason),
             paragraph(self.remedy, soft=True),
             *(paragraph(caveat, soft=True) for caveat in self.caveats),
-            text_table(("", ""), _html_numbers(self)),
+            text_table(("", ""), _number_rows(self)),
             text_table(
                 ("guard", "result", "reason"),
                 [(guard.name, guard.result, guard.reason) for guard in self.guards],
             ),
-            details("Gain by fold", _html_folds(self)),
+            details("Gain by fold", _folds_table(self)),
         )
 
     def __str__(self) -> str:
@@ -299,7 +300,7 @@ class Verdict(Record):
         )
 
 
-def _html_numbers(verdict: Verdict) -> list[tuple[str, str]]:
+def _number_rows(verdict: Verdict) -> list[tuple[str, str]]:
     bounds = format_range(format_number(verdict.lower_bound), format_number(verdict.upper_bound))
     return [
         (
@@ -308,7 +309,8 @@ def _html_numbers(verdict: Verdict) -> list[tuple[str, str]]:
         ),
         (
             "bounds",
-            f"{bounds}, each one-sided at {verdict.alpha:.3g}; the lower one decides on PROMOTE",
+            f"{bounds}, each one-sided at alpha {verdict.alpha:.3g}; a PROMOTE requires a lower "
+            "bound above the required gain",
         ),
         (
             "mean loss",
@@ -325,7 +327,7 @@ def _html_numbers(verdict: Verdict) -> list[tuple[str, str]]:
     ]
 
 
-def _html_folds(verdict: Verdict) -> str:
+def _folds_table(verdict: Verdict) -> str:
     return text_table(
         ("fold", "gain", "lower bound", "upper bound", "rows"),
         [

@@ -12,10 +12,10 @@ from sluice.base.pluralize import pluralize
 Choice = Literal["candidate", "baseline", "tie"]
 """Choice of the better of two answers."""
 
-REQUIRED = ("prompt", "candidate", "baseline")
+REQUIRED_COLUMNS = ("prompt", "candidate", "baseline")
 """Required columns of a file of pairs."""
-LABEL = "human"
-"""Optional column with the choice of a person."""
+LABEL_COLUMN = "human"
+"""Name of the optional column with the choice of a person."""
 SUFFIXES = (".csv", ".parquet")
 """Suffixes of supported files of pairs."""
 
@@ -57,21 +57,22 @@ def read_pairs(path: Path) -> tuple[AnswerPair, ...]:
         ) from None
     if path.suffix == ".csv":
         _require_no_extra_fields(table, path)
-    missing = [name for name in REQUIRED if name not in table.columns]
-    if missing or table.empty:
+    missing_columns = [name for name in REQUIRED_COLUMNS if name not in table.columns]
+    if missing_columns or table.empty:
         raise ContractError(
-            f"{path} must have the columns {', '.join(REQUIRED)} and at least one row, got the "
-            f"columns {', '.join(map(str, table.columns)) or 'none'} and "
+            f"{path} must have the columns {', '.join(REQUIRED_COLUMNS)} and at least one row, "
+            f"got the columns {', '.join(map(str, table.columns)) or 'none'} and "
             f"{pluralize(len(table), 'row')}.",
-            fix=f"Write one pair per row; an optional column '{LABEL}' contains human labels.",
+            fix=f"Write one pair per row. An optional column '{LABEL_COLUMN}' contains human "
+            "labels.",
         )
-    labels = table[LABEL] if LABEL in table.columns else [None] * len(table)
-    texts = zip(*(table[name] for name in REQUIRED), labels, strict=True)
-    return tuple(_pair(row, *fields, path=path) for row, fields in enumerate(texts))
+    labels = table[LABEL_COLUMN] if LABEL_COLUMN in table.columns else [None] * len(table)
+    texts = zip(*(table[name] for name in REQUIRED_COLUMNS), labels, strict=True)
+    return tuple(_parse_pair(row, *fields, path=path) for row, fields in enumerate(texts))
 
 
 def _require_no_extra_fields(table: pd.DataFrame, path: Path) -> None:
-    """Raise an error for rows with too many fields, because pandas uses these as an index."""
+    """Raise an error for rows with too many fields, which pandas would read as an index."""
     if not isinstance(table.index, pd.RangeIndex):
         raise ContractError(
             f"{path} has rows with more fields than its {len(table.columns)} columns.",
@@ -80,16 +81,16 @@ def _require_no_extra_fields(table: pd.DataFrame, path: Path) -> None:
         )
 
 
-def _pair(
+def _parse_pair(
     row: int, prompt: Any, candidate: Any, baseline: Any, label: Any, *, path: Path
 ) -> AnswerPair:
     texts = {"prompt": prompt, "candidate": candidate, "baseline": baseline}
     for name, text in texts.items():
         if not isinstance(text, str):
             is_missing = pd.api.types.is_scalar(text) and pd.isna(text)
-            got = "none" if is_missing else f"{text!r:.80}"
+            value_text = "none" if is_missing else f"{text!r:.80}"
             raise ContractError(
-                f"{path} row {row}: '{name}' must be a text, got {got}.",
+                f"{path} row {row}: '{name}' must be a text, got {value_text}.",
                 fix="Convert conversations and numbers to text. For a missing answer, remove the "
                 "pair or use an empty text.",
             )
@@ -97,8 +98,8 @@ def _pair(
     human: Any = None if has_no_label else label
     if not has_no_label and not (isinstance(label, str) and label in get_args(Choice)):
         raise ContractError(
-            f"{path} row {row}: '{LABEL}' must be {', '.join(get_args(Choice))} or empty, got "
-            f"{human!r}.",
+            f"{path} row {row}: '{LABEL_COLUMN}' must be {', '.join(get_args(Choice))} or empty, "
+            f"got {human!r}.",
             fix="Use one of these labels, or leave the field empty.",
         )
     return AnswerPair(**texts, human=human)

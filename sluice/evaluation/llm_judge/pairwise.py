@@ -116,7 +116,7 @@ def _parse_choice(answer: str, choice_by_letter: dict[str, Choice]) -> Choice | 
 
 
 def _majority(votes: tuple[Choice | None, ...]) -> Choice | None:
-    """Return the choice of more than half of the votes, which may be None; else a tie."""
+    """Return the choice (possibly None) of more than half of the votes; otherwise "tie"."""
     for choice in set(votes):
         if 2 * votes.count(choice) > len(votes):
             return choice

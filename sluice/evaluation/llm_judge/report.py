@@ -29,7 +29,7 @@ class AgreementRate(Record):
         return self.count / self.of if self.of else 0.0
 
     def __str__(self) -> str:
-        return f"{self.count} of {self.of} ({self.rate:.0%}, at least {self.lower:.0%})"
+        return f"{self.count} of {self.of} ({self.rate:.0%}, lower bound {self.lower:.0%})"
 
 
 class JudgeReport(Record):
@@ -118,22 +118,35 @@ def summarise(
     pairs: Sequence[AnswerPair], votes: Sequence[PairVotes], settings: JudgeSettings
 ) -> JudgeReport:
     """Return the report on the judge from its votes on each pair."""
-    choices = [v.choice for v in votes]
-    wins = Counter(choices)
-    labelled = [(p.human, c) for p, c in zip(pairs, choices, strict=True) if p.human is not None]
-    label_counts = Counter(human for human, _ in labelled)
-    max_label_share = max(label_counts.values()) / len(labelled) if labelled else 0.0
-    human_agreement = _agreement_rate(sum(h == c for h, c in labelled), len(labelled), settings)
-    self_agreement = _agreement_rate(sum(v.is_unanimous for v in votes), len(votes), settings)
+    pair_choices = [pair_votes.choice for pair_votes in votes]
+    choice_counts = Counter(pair_choices)
+    human_and_judge = [
+        (pair.human, choice)
+        for pair, choice in zip(pairs, pair_choices, strict=True)
+        if pair.human is not None
+    ]
+    label_counts = Counter(human for human, _ in human_and_judge)
+    max_label_share = max(label_counts.values()) / len(human_and_judge) if human_and_judge else 0.0
+    human_agreement = _agreement_rate(
+        sum(human == judge for human, judge in human_and_judge), len(human_and_judge), settings
+    )
+    self_agreement = _agreement_rate(
+        sum(pair_votes.is_unanimous for pair_votes in votes), len(votes), settings
+    )
     required_agreement = max(settings.min_human_agreement, max_label_share)
     trust, reason = _decide_trust(
         self_agreement, human_agreement, settings, required_agreement=required_agreement
     )
-    p_value = _sign_test(wins["candidate"], wins["baseline"])
+    p_value = _sign_test(choice_counts["candidate"], choice_counts["baseline"])
     num_same_order = sum(
-        first == second and first is not None for first, second in (v.by_order for v in votes)
+        first == second and first is not None
+        for first, second in (pair_votes.by_order for pair_votes in votes)
     )
-    answers = [a for v in votes for a in (*v.candidate_first, *v.baseline_first)]
+    all_choices = [
+        choice
+        for pair_votes in votes
+        for choice in (*pair_votes.candidate_first, *pair_votes.baseline_first)
+    ]
     return JudgeReport(
         trust=trust,
         reason=reason,
@@ -143,14 +156,16 @@ def summarise(
         required_self_agreement=settings.min_self_agreement,
         required_human_agreement=required_agreement,
         first_place_share=_first_place_share(votes),
-        unparsed_answers=answers.count(None),
-        num_answers=len(answers),
-        candidate_wins=wins["candidate"],
-        baseline_wins=wins["baseline"],
-        ties=wins["tie"],
-        undecided=wins[None],
+        unparsed_answers=all_choices.count(None),
+        num_answers=len(all_choices),
+        candidate_wins=choice_counts["candidate"],
+        baseline_wins=choice_counts["baseline"],
+        ties=choice_counts["tie"],
+        undecided=choice_counts[None],
         p_value=p_value,
-        preferred=_significant_winner(wins, p_value, settings) if trust == "trusted" else None,
+        preferred=_significant_winner(choice_counts, p_value, settings)
+        if trust == "trusted"
+        else None,
     )
 
 
@@ -184,11 +199,11 @@ def _decide_trust(
 
 
 def _significant_winner(
-    wins: Counter[Choice | None], p_value: float, settings: JudgeSettings
+    choice_counts: Counter[Choice | None], p_value: float, settings: JudgeSettings
 ) -> Choice:
     if not p_value < 1 - settings.confidence:
         return "tie"
-    return "candidate" if wins["candidate"] > wins["baseline"] else "baseline"
+    return "candidate" if choice_counts["candidate"] > choice_counts["baseline"] else "baseline"
 
 
 def _agreement_rate(count: int, total: int, settings: JudgeSettings) -> AgreementRate:
@@ -207,11 +222,13 @@ def _sign_test(candidate_wins: int, baseline_wins: int) -> float:
 
 
 def _first_place_share(votes: Sequence[PairVotes]) -> float | None:
-    num_first = sum(
-        v.candidate_first.count("candidate") + v.baseline_first.count("baseline") for v in votes
+    num_first_preferred = sum(
+        pair_votes.candidate_first.count("candidate") + pair_votes.baseline_first.count("baseline")
+        for pair_votes in votes
     )
-    num_second = sum(
-        v.candidate_first.count("baseline") + v.baseline_first.count("candidate") for v in votes
+    num_second_preferred = sum(
+        pair_votes.candidate_first.count("baseline") + pair_votes.baseline_first.count("candidate")
+        for pair_votes in votes
     )
-    num_decided = num_first + num_second
-    return num_first / num_decided if num_decided else None
+    num_decided = num_first_preferred + num_second_preferred
+    return num_first_preferred / num_decided if num_decided else None

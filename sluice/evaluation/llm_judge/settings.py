@@ -22,24 +22,24 @@ class JudgeSettings(Settings):
         0.5,
         ge=0,
         lt=1,
-        description="Threshold for the agreement of the judge with itself: the share of pairs on "
-        "which all its answers are the same. The judge is trusted only if the lower confidence "
-        "bound of this share exceeds the threshold [rate].",
+        description="Threshold for the agreement of the judge with itself [rate]: the share of "
+        "pairs on which all answers of the judge are the same. The judge is trusted only if the "
+        "lower confidence bound of this share exceeds the threshold.",
     )
     min_human_agreement: float = Field(
         0.7,
         ge=0,
         lt=1,
-        description="Threshold for the agreement of the judge with people: the share of labelled "
-        "pairs on which the judge agrees with the person. The judge is trusted only if the lower "
-        "confidence bound of this share exceeds the threshold [rate]. If the share of the most "
-        "frequent label is larger, that share is the threshold.",
+        description="Threshold for the agreement of the judge with people [rate]: the share of "
+        "labelled pairs on which the judge agrees with the person. The judge is trusted only if "
+        "the lower confidence bound of this share exceeds the threshold. If the share of the most "
+        "frequent label is larger than this setting, the share is the threshold.",
     )
     min_labelled: int = Field(
         50,
         ge=1,
-        description="Minimum number of pairs with the label of a person. With fewer, it cannot be "
-        "decided whether to trust the judge [pairs].",
+        description="Minimum number of pairs with the label of a person. With fewer pairs, the "
+        "judge is neither trusted nor rejected.",
     )
     confidence: float = Field(
         0.95,

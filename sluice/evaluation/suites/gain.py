@@ -1,4 +1,4 @@
-"""Measures the gain on the rows of a suite, with the same kind of bounds as the gate.
+"""Measures the gain on the rows of a suite, with the same kind of bounds as the promotion gate.
 
 Shape legend: S = seeds, M = scored rows of a suite.
 """
@@ -19,7 +19,7 @@ SAME_GAIN_MESSAGE = "the gain is the same on every row"
 
 
 class SuiteGain(Record):
-    """Mean loss of the reference minus that of the candidate, on the scored rows of one suite.
+    """Mean loss of the reference minus mean loss of the candidate, on a suite's scored rows.
 
     Bounds that cannot be computed are NaN; ``lacking`` contains the reason.
     """
@@ -53,17 +53,17 @@ def measure_gain(
     """Return the mean gain on a suite's rows and its one-sided Student bounds.
 
     All rows are treated as one fold in time order, because a fold may contain a single row of the
-    suite, from which no variance can be estimated. A shift between folds therefore widens the
-    bounds, which is conservative. Rows still depend on each other over at
-    most ``horizon_rows`` rows: the suite is a part of the window's rows, so two rows are never
+    suite, from which no variance can be estimated. A difference between the mean gains of folds
+    therefore widens the bounds, which is conservative. Rows depend on each other over at most
+    ``horizon_rows`` rows, as in the window: a suite omits rows of the window, so two rows are never
     farther apart in the suite than in the window.
 
     Args:
         candidate: Losses (S, M) [loss units].
         reference: Losses on the same rows; S may differ.
-        settings: Thresholds.
+        settings: Settings of suites: alpha and the minimum number of rows.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
-        lacking: Why the caller does not want bounds; "" to compute them.
+        lacking: Reason for omitting the bounds; "" to compute them.
     """
     gain_M = mean_gain(candidate, reference)
     if gain_M.size == 0:
@@ -85,7 +85,7 @@ def measure_gain(
         if horizon_rows > 0:
             shortest = shortest_block(gain_M.size, horizon_rows)
             optimal = choose_block_length(gain_M - gain_M.mean(), horizon_rows)
-            # The variance requires at least two blocks, even if the optimal length is larger.
+            # The variance requires at least two blocks, so a longer optimal length is reduced.
             block_length = max(shortest, min(optimal, gain_M.size // 2))
         low, high = estimate_gain(
             candidate, reference, np.zeros(gain_M.size, np.int64), block_length=block_length

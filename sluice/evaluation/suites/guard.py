@@ -1,7 +1,7 @@
 """Evaluates the guard of a regression suite for a candidate.
 
-The rows of a suite are not a sample of a larger population, so limits on counts are compared
-without confidence bounds. A limit on the mean loss is tested with its bound.
+The rows of a suite are not a sample of a larger population, so limits on counts are checked without
+confidence bounds. A limit on the mean loss is tested with the confidence bounds of the gain.
 """
 
 from sluice.base.pluralize import pluralize
@@ -20,14 +20,15 @@ def evaluate_guard(
 ) -> SuiteGuardOutcome:
     """Evaluate one guard; it passes only if all its limits are satisfied.
 
-    A violated limit fails the guard, even if other evidence is missing. Otherwise the guard is
-    insufficient if the suite does not exist, losses are not finite, too few rows can be scored, a
-    bound cannot be computed, or the interval of the gain contains the margin.
+    A violated limit fails the guard, even if other evidence is missing. Without a violation, the
+    guard is insufficient in each of these cases: the suite does not exist, losses are not finite,
+    too few rows can be scored, a bound cannot be computed, or the interval of the gain contains the
+    margin.
 
     Args:
         guard: Guard with its limits.
         result: Result of the candidate on the suite; None if the suite does not exist.
-        settings: Minimum shares and numbers of rows.
+        settings: Settings of suites.
         unit: Unit of the losses.
     """
     if result is None:
@@ -38,52 +39,54 @@ def evaluate_guard(
             reason=f"Suite '{guard.suite}' has a guard but does not exist.",
             remedy="Add the suite, or remove its guard from the settings.",
         )
-    limits = [
-        *_missing_evidence(result, settings),
-        *_broken_limit(guard, result),
-        *_fixed_limit(guard, result),
-        *_margin_limit(guard, result, unit),
+    limit_results = [
+        *_check_evidence(result, settings),
+        *_check_broken_share(guard, result),
+        *_check_num_fixed(guard, result),
+        *_check_margin(guard, result, unit),
     ]
-    outcomes = {outcome for outcome, _, _ in limits}
+    outcomes = {outcome for outcome, _, _ in limit_results}
     outcome: GuardResult = (
         "fail" if "fail" in outcomes else "insufficient" if "insufficient" in outcomes else "pass"
     )
-    decisive = [limit for limit in limits if limit[0] == outcome]
+    decisive_results = [limit for limit in limit_results if limit[0] == outcome]
     return SuiteGuardOutcome(
         suite=result.name,
         version=result.version,
         outcome=outcome,
-        reason=f"Suite '{result.name}': " + "; ".join(message for _, message, _ in decisive) + ".",
-        remedy=" ".join(fix for _, _, fix in decisive if fix),
+        reason=f"Suite '{result.name}': "
+        + "; ".join(message for _, message, _ in decisive_results)
+        + ".",
+        remedy=" ".join(fix for _, _, fix in decisive_results if fix),
     )
 
 
-def _missing_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_LimitResult]:
-    limits: list[_LimitResult] = [
+def _check_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_LimitResult]:
+    limit_results: list[_LimitResult] = [
         ("insufficient", problem, _fix_for(problem)) for problem in result.lacking
     ]
     if not (result.rows and result.scored_share >= settings.min_scored_share):
-        limits.append(
+        limit_results.append(
             (
                 "insufficient",
                 f"{len({row.label for row in result.rows})} of {result.num_rows} rows can be "
                 f"scored, required {settings.min_scored_share:.0%} ({len(result.gone)} no longer "
-                f"in the data, {len(result.seen)} trained on, {len(result.unscored)} in no test "
-                "window)",
+                f"in the data, {len(result.seen)} used for training, {len(result.unscored)} in no "
+                "test window)",
                 "Revise the suite with rows of the current test windows.",
             )
         )
-    return limits
+    return limit_results
 
 
 def _fix_for(problem: str) -> str:
     if problem.endswith(SELECTION_MESSAGE):
-        return "Train the model with more seeds, so that some of them did not select the rows."
+        return "Train the model with more seeds, so that some seeds did not select the rows."
     return "Find out why the model diverged."
 
 
 def _fix_for_bounds(result: SuiteResult) -> str:
-    """Return the fix for absent bounds; "" if the fix of another problem of the result applies."""
+    """Return the fix for absent bounds; "" if the result has another problem with its own fix."""
     if result.lacking:
         return ""
     if result.gain.lacking.endswith(SELECTION_MESSAGE):
@@ -93,7 +96,7 @@ def _fix_for_bounds(result: SuiteResult) -> str:
     return "Add rows to the suite, or train more seeds."
 
 
-def _broken_limit(guard: SuiteGuard, result: SuiteResult) -> list[_LimitResult]:
+def _check_broken_share(guard: SuiteGuard, result: SuiteResult) -> list[_LimitResult]:
     if guard.max_broken_share is None or not result.rows:
         return []
     message = (
@@ -105,7 +108,7 @@ def _broken_limit(guard: SuiteGuard, result: SuiteResult) -> list[_LimitResult]:
     return [("fail", message, "Inspect the broken rows: the reference is right on them.")]
 
 
-def _fixed_limit(guard: SuiteGuard, result: SuiteResult) -> list[_LimitResult]:
+def _check_num_fixed(guard: SuiteGuard, result: SuiteResult) -> list[_LimitResult]:
     if guard.min_fixed is None or not result.rows:
         return []
     message = f"{pluralize(result.count('fixed'), 'fixed row')}, required {guard.min_fixed}"
@@ -115,7 +118,7 @@ def _fixed_limit(guard: SuiteGuard, result: SuiteResult) -> list[_LimitResult]:
     return [("fail", message, fix)]
 
 
-def _margin_limit(guard: SuiteGuard, result: SuiteResult, unit: str) -> list[_LimitResult]:
+def _check_margin(guard: SuiteGuard, result: SuiteResult, unit: str) -> list[_LimitResult]:
     if guard.margin is None or not result.rows:
         return []
     gain = result.gain

@@ -25,8 +25,8 @@ def hard_suite(
 ) -> Suite:
     """Return a suite with the rows of the highest losses, in descending order.
 
-    Half of the model's seeds select the rows, and only the other half may measure the model on
-    them. The reason is that the selecting seeds have high losses on these rows partly by chance.
+    Half of the model's seeds select the rows, and only the other half is used to evaluate the model
+    on them. The reason is that the selecting seeds have high losses on these rows partly by chance.
     Compared with these losses, even the same model with new seeds would seem better. For a single
     seed, or a rule without seeds, there is no other half: all losses select the rows.
 
@@ -35,10 +35,10 @@ def hard_suite(
 
     Args:
         name: Name of the suite.
-        losses: Losses of the model, usually the one in production.
+        losses: Losses of the model, usually of the version in production.
         frame: Feature frame.
         feature_columns: Columns in which unusual values are reported.
-        share: Share of the window's rows, in 0..0.5; at least one row is selected.
+        share: Share of the window's rows to select, up to 0.5; at least one row is selected.
 
     Raises:
         ContractError: A loss is not finite, or no scored row is in the frame.
@@ -50,15 +50,18 @@ def hard_suite(
             f"Suite '{name}' needs finite losses, got "
             f"{pluralize(int(is_nonfinite_N.sum()), 'row')} with non-finite losses, first row "
             f"{losses.label_N[is_nonfinite_N.argmax()]} (seeds: {seeds}).",
-            cause="A diverged model is wrong on all rows, so its losses do not identify hard ones.",
+            cause="A diverged model is wrong on all rows, so its losses do not identify hard rows.",
             fix="Select the rows by a model whose seeds all converged.",
         )
     chosen_by = losses.seeds[: (len(losses.seeds) + 1) // 2]
     loss_N = losses.loss_SN[: max(1, len(chosen_by))].mean(axis=0)
-    by_label = pd.Series(loss_N, index=losses.label_N).groupby(level=0, sort=False).max()
-    positions = pd.Index(row_labels(frame.index)).get_indexer(by_label.index)
+    loss_by_label = pd.Series(loss_N, index=losses.label_N).groupby(level=0, sort=False).max()
+    positions = pd.Index(row_labels(frame.index)).get_indexer(loss_by_label.index)
     is_in_frame = positions >= 0
-    by_label, frame_positions = by_label[is_in_frame], positions[is_in_frame].astype(np.int64)
+    loss_by_label, frame_positions = (
+        loss_by_label[is_in_frame],
+        positions[is_in_frame].astype(np.int64),
+    )
     if frame_positions.size == 0:
         raise ContractError(
             f"Suite '{name}' needs scored rows that are in the frame, got none of "
@@ -67,14 +70,18 @@ def hard_suite(
             cause="The losses belong to another table.",
             fix="Score the model on this data first.",
         )
-    num_hard = max(1, int(frame_positions.size * share))
-    hard_indices = np.argsort(-by_label.to_numpy(), kind="stable")[:num_hard].astype(np.int64)
-    median = float(np.median(by_label))
+    num_hard_rows = max(1, int(frame_positions.size * share))
+    hard_indices = np.argsort(-loss_by_label.to_numpy(), kind="stable")[:num_hard_rows].astype(
+        np.int64
+    )
+    median_loss = float(np.median(loss_by_label))
     features_by_row = find_unusual_features(hard_indices, frame_positions, frame, feature_columns)
     return make_suite(
         name,
         {
-            str(by_label.index[index]): _reason(float(by_label.iloc[index]), median, features)
+            str(loss_by_label.index[index]): _describe_row(
+                float(loss_by_label.iloc[index]), median_loss, features
+            )
             for index, features in zip(hard_indices, features_by_row, strict=True)
         },
         HighestLoss(subject=losses.subject, window=losses.window, share=share, chosen_by=chosen_by),
@@ -84,11 +91,12 @@ def hard_suite(
 def describe_unusual_features(features: tuple[UnusualFeature, ...]) -> str:
     """Return the unusual features of a row as text; "" if there are no unusual features."""
     return ", ".join(
-        f"{f.feature} {f.value:.3g} ({f.deviations:+.1f} deviations)" for f in features
+        f"{feature.feature} {feature.value:.3g} ({feature.deviations:+.1f} deviations)"
+        for feature in features
     )
 
 
-def _reason(loss: float, median: float, features: tuple[UnusualFeature, ...]) -> str:
-    times = f", {loss / median:.1f} times the median" if median > 0 else ""
+def _describe_row(loss: float, median_loss: float, features: tuple[UnusualFeature, ...]) -> str:
+    ratio_text = f", {loss / median_loss:.1f} times the median" if median_loss > 0 else ""
     features_text = describe_unusual_features(features) or "no unusual features"
-    return f"loss {loss:.4g}{times}; {features_text}"
+    return f"loss {loss:.4g}{ratio_text}; {features_text}"

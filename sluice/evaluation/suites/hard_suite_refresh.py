@@ -1,4 +1,4 @@
-"""Keeps the hard suite up to date: it gets a new version for each model in production."""
+"""Updates the hard suite: creates a new version for each model in production."""
 
 from datetime import datetime
 
@@ -20,19 +20,18 @@ def refresh_hard_suite(
     share: float,
     at: datetime,
 ) -> SuiteVersion | None:
-    """Return the hard suite of this model; create a new version if the newest is of another model.
+    """Return the hard suite; create a new version if its rows were selected by another model.
 
     New data alone does not create a new version, so that successive candidates against the same
-    production version are compared on the same rows. Non-finite losses do not create one either:
-    the newest version then stays, even if another model selected its rows. A user-defined suite of
-    this name is not changed.
+    production version are compared on the same rows. Non-finite losses do not create a new version
+    either. A user-defined suite of this name is not changed.
 
     Args:
         library: Suites of the pipeline.
         losses: Losses of the version in production, or of the baseline before any promotion.
         frame: Feature frame.
         feature_columns: Columns in which unusual values are reported.
-        share: Share of the window's rows.
+        share: Share of the window's rows to select.
         at: Current time, UTC.
 
     Returns:

@@ -56,14 +56,14 @@ class SuiteLibrary:
         Raises:
             IntegrityError: An index file cannot be read.
         """
-        entries = [self._entry(path) for path in (self._folder / name).glob("[0-9]*.json")]
+        entries = [self._read_entry(path) for path in (self._folder / name).glob("[0-9]*.json")]
         return tuple(sorted(entries, key=lambda entry: entry.version))
 
     def add(self, suite: Suite, *, at: datetime) -> SuiteEntry:
         """Store a new suite. Storing the same suite again has no effect.
 
         Raises:
-            ContractError: A suite with other rows, reasons or origin has this name.
+            ContractError: A stored suite of this name has other rows, reasons or origin.
             StorageError: The folder is not writable.
         """
         newest_entries = self.entries(suite.name)[-1:]
@@ -86,8 +86,9 @@ class SuiteLibrary:
             StorageError: The folder is not writable.
         """
         newest_entries = self.entries(suite.name)[-1:]
-        # Another process may create this version between reading the entries and writing the file.
-        # In that case the next version number is tried.
+        # The newest version is tried first, because it may equal this suite. A number may also be
+        # taken by another process that creates a version at the same time. In both cases, if the
+        # stored version differs from this suite, the next number is tried.
         for version in itertools.count(newest_entries[0].version if newest_entries else 1):
             stored_entry = self._write(suite, version, at)
             if stored_entry.digest == suite.digest:
@@ -98,7 +99,8 @@ class SuiteLibrary:
         """Return version number ``version`` of a suite, or its newest version for None.
 
         Raises:
-            ContractError: The suite or version does not exist; the message lists what exists.
+            ContractError: The suite or version does not exist. The message lists the existing
+                versions or suites.
             IntegrityError: The rows of the suite are missing or were modified.
         """
         entries = self.entries(name) if name in self.names() else ()
@@ -117,14 +119,14 @@ class SuiteLibrary:
                 fix="Use an existing suite, or add one: sluice suites add --help",
             )
         entry = matches[0]
-        suite = self._suite(entry)
+        suite = self._read_suite(entry)
         return SuiteVersion(suite=suite, version=entry.version, added_at=entry.added_at)
 
     def newest(self) -> tuple[SuiteVersion, ...]:
         """Return the newest version of every suite, by name.
 
         Raises:
-            IntegrityError: A suite is missing or damaged; it is not skipped silently.
+            IntegrityError: A suite is missing or damaged. Damaged suites are not skipped silently.
         """
         return tuple(self.load(name) for name in self.names())
 
@@ -143,9 +145,9 @@ class SuiteLibrary:
             )
             if write_new(path, entry.model_dump_json(indent=1).encode()):
                 return entry
-        return self._entry(path)
+        return self._read_entry(path)
 
-    def _entry(self, path: Path) -> SuiteEntry:
+    def _read_entry(self, path: Path) -> SuiteEntry:
         try:
             entry = SuiteEntry.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
@@ -154,7 +156,7 @@ class SuiteLibrary:
             raise _damaged_error(path, f"it contains {entry.name} version {entry.version}")
         return entry
 
-    def _suite(self, entry: SuiteEntry) -> Suite:
+    def _read_suite(self, entry: SuiteEntry) -> Suite:
         path = self._store.path(entry.artifact)
         try:
             suite = Suite.model_validate_json(self._store.get(entry.artifact))
@@ -179,7 +181,7 @@ def require_guarded_suites(library: SuiteLibrary, guarded_suites: Sequence[str])
         guarded_suites: Names of the suites with a guard.
 
     Raises:
-        GateBlocked: A guarded suite does not exist; the message lists the known ones.
+        GateBlocked: A guarded suite does not exist; the message lists the existing suites.
     """
     existing_names = library.names()
     known_names = sorted({HARD_SUITE, *existing_names})

@@ -46,7 +46,7 @@ def suites_page(report: SuiteReport, *, title: str, max_examples: int) -> str:
     heading = f"Regression suites of {title}"
     outcome = "no guards" if not report.guards else f"guards: {report.outcome}"
     tone = "plain" if not report.guards else _GUARD_TONE[report.outcome]
-    parts = [
+    sections = [
         f"<h1>{escape(heading)} {tag(outcome, tone)}</h1>",
         f'<p class="soft">Candidate {short(report.candidate)} against '
         f"{escape(short(report.reference))}. {escape(_describe_wrong_rows(report))}</p>",
@@ -58,15 +58,15 @@ def suites_page(report: SuiteReport, *, title: str, max_examples: int) -> str:
         ),
     ]
     if report.results:
-        parts += [
-            f'<div class="card">{_overview(report)}</div>',
+        sections += [
+            f'<div class="card">{_overview_table(report)}</div>',
             _image(changes_png(report.results), "shares of fixed and broken rows by suite"),
         ]
     else:
-        parts.append("<p>No suites are defined.</p>")
+        sections.append("<p>No suites are defined.</p>")
     for result in report.results:
-        parts += _suite_section(result, report, max_examples)
-    return html_page(heading, "\n".join(parts), style=_STYLE)
+        sections += _suite_section(result, report, max_examples)
+    return html_page(heading, "\n".join(sections), style=_STYLE)
 
 
 def _describe_wrong_rows(report: SuiteReport) -> str:
@@ -77,16 +77,16 @@ def _describe_wrong_rows(report: SuiteReport) -> str:
     return f"A row is wrong if its loss is above {report.threshold:.4g} {report.unit}."
 
 
-def _overview(report: SuiteReport) -> str:
+def _overview_table(report: SuiteReport) -> str:
     rows = [
         [
             f"{escape(result.name)} v{result.version}",
             f"{len(result.rows)} of {result.num_rows}",
             *(str(result.count(change)) for change in CHANGES),
-            _number(result.reference_loss),
-            _number(result.candidate_loss),
-            _number(result.baseline_loss),
-            _gain(result),
+            _format_number(result.reference_loss),
+            _format_number(result.candidate_loss),
+            _format_number(result.baseline_loss),
+            _gain_cell(result),
         ]
         for result in report.results
     ]
@@ -95,28 +95,28 @@ def _overview(report: SuiteReport) -> str:
     return table(names, rows, numbers=frozenset(range(1, 9)))
 
 
-def _gain(result: SuiteResult) -> str:
+def _gain_cell(result: SuiteResult) -> str:
     gain = result.gain
     tones: dict[str, Tone] = {"BETTER": "good", "WORSE": "bad", "INCONCLUSIVE": "unsure"}
     bounds = f"{gain.low:.3g} to {gain.high:.3g}" if not gain.lacking else escape(gain.lacking)
     outcome_tag = tag(gain.outcome, tones[gain.outcome])
-    return f'{_number(gain.gain)} {outcome_tag} <span class="soft">{bounds}</span>'
+    return f'{_format_number(gain.gain)} {outcome_tag} <span class="soft">{bounds}</span>'
 
 
 def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) -> list[str]:
-    parts = [
+    sections = [
         f"<h2>{escape(result.name)} <span class=soft>version {result.version}, "
         f"{short(result.digest)}</span></h2>",
         f'<p class="soft">{escape(describe_origin(result.origin))}</p>',
         f"<p>{escape(_describe_suspects(result))}</p>",
         *(f'<div class="card unsure">{escape(reason)}</div>' for reason in result.lacking),
-        *_unscored_rows(result),
+        *_unscored_paragraphs(result),
     ]
     if not result.rows:
-        return parts
+        return sections
     if len(result.rows) >= _MIN_PLOTTED_ROWS:
         png = rows_png(result, threshold=report.threshold, unit=report.unit)
-        parts.append(_image(png, f"losses on the rows of {result.name}"))
+        sections.append(_image(png, f"losses on the rows of {result.name}"))
     example_rows = result.examples(max_examples)
     # The example is in the last column, where a long text does not move the columns of numbers.
     example_column = ["example"] if any(row.description for row in example_rows) else []
@@ -135,32 +135,33 @@ def _suite_section(result: SuiteResult, report: SuiteReport, max_examples: int) 
         for row in example_rows
     ]
     num_omitted = len(result.rows) - len(example_rows)
-    parts.append(
+    sections.append(
         f'<div class="card">{table(names, table_rows, numbers=frozenset({3, 4, 5}))}'
         + (f'<p class="soft">and {pluralize(num_omitted, "more row")}</p>' if num_omitted else "")
         + "</div>"
     )
-    return parts
+    return sections
 
 
 def _describe_suspects(result: SuiteResult) -> str:
     num_model, num_data = result.count_suspects("model"), result.count_suspects("data")
     if not num_model + num_data:
         return "The candidate is right on all scored rows." if result.rows else ""
-    parts = [f"The candidate is wrong on {pluralize(num_model + num_data, 'row')}."]
+    sentences = [f"The candidate is wrong on {pluralize(num_model + num_data, 'row')}."]
     if num_model:
-        parts.append(
-            f"The model is suspected on {num_model} of them, because the baseline or a seed of "
-            "either model is right there."
+        sentences.append(
+            f"The model is suspected on {num_model} of these rows, because the baseline or a seed "
+            "of either model is right on them."
         )
     if num_data:
-        parts.append(
-            f"The data are suspected on {num_data} of them, because {_describe_arms(result)} are "
-            "wrong there with all seeds. These rows may be measured incorrectly, be "
-            "unpredictable, or require a model that is larger or trained for longer. Train for "
-            "more epochs before you change the data, if the training curves still improve."
+        sentences.append(
+            f"The data are suspected on {num_data} of these rows, because "
+            f"{_describe_arms(result)} are wrong on them with all seeds. The rows may be measured "
+            "incorrectly, be unpredictable, or require a model that is larger or trained for "
+            "longer. If the training curves still improve, train for more epochs before you "
+            "change the data."
         )
-    return " ".join(parts)
+    return " ".join(sentences)
 
 
 def _describe_arms(result: SuiteResult) -> str:
@@ -170,7 +171,7 @@ def _describe_arms(result: SuiteResult) -> str:
     return "the candidate, the reference and the baseline"
 
 
-def _unscored_rows(result: SuiteResult) -> list[str]:
+def _unscored_paragraphs(result: SuiteResult) -> list[str]:
     groups = (
         ("are no longer in the data", result.gone),
         ("are not scored, because the candidate was trained on them", result.seen),
@@ -178,7 +179,7 @@ def _unscored_rows(result: SuiteResult) -> list[str]:
     )
     return [
         f'<p class="soft">{len(labels)} of {result.num_rows} rows {status}: '
-        f"{escape(', '.join(_label(label) for label in labels[:_MAX_LABELS]))}"
+        f"{escape(', '.join(_format_label(label) for label in labels[:_MAX_LABELS]))}"
         f"{', ...' if len(labels) > _MAX_LABELS else ''}</p>"
         for status, labels in groups
         if labels
@@ -187,28 +188,28 @@ def _unscored_rows(result: SuiteResult) -> list[str]:
 
 def _table_row(row: RowResult) -> list[str]:
     return [
-        escape(_label(row.label)),
+        escape(_format_label(row.label)),
         tag(row.change, _CHANGE_TONE[row.change]),
         row.suspect if row.suspect != "none" else "",
-        _number(row.candidate_loss),
-        _number(row.reference_loss),
-        _number(row.baseline_loss),
-        escape(_full_reason(row)),
+        _format_number(row.candidate_loss),
+        _format_number(row.reference_loss),
+        _format_number(row.baseline_loss),
+        escape(_complete_reason(row)),
     ]
 
 
-def _full_reason(row: RowResult) -> str:
+def _complete_reason(row: RowResult) -> str:
     """Return why a row is in the suite; append its unusual features if the text omits them."""
     unusual = describe_unusual_features(row.standouts)
     return row.reason if unusual in row.reason else f"{row.reason}; {unusual}".removeprefix("; ")
 
 
-def _label(label: str) -> str:
+def _format_label(label: str) -> str:
     """Return a row label, without the time of day if it is midnight."""
     return label.removesuffix("T00:00:00")
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
 
 

@@ -19,7 +19,7 @@ COLOUR: dict[Change, str] = {
 }
 """Colour of each change of a row."""
 _MAX_NAME_CHARACTERS = 24
-"""Maximum length of the name of a suite; a longer one is cut [characters]."""
+"""Maximum length of a suite's name in a plot; a longer name is cut [characters]."""
 
 
 def changes_png(results: tuple[SuiteResult, ...]) -> bytes:
@@ -89,14 +89,14 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
             label=f"{change} ({result.count(change)})",
         )
     if losses:
-        ends = np.array([min(losses), max(losses)])
-        axes.plot(ends, ends, color=MUTED, linewidth=1)
-    # An infinite threshold cannot be drawn, nor one of 0 on logarithmic axes.
+        diagonal_ends = np.array([min(losses), max(losses)])
+        axes.plot(diagonal_ends, diagonal_ends, color=MUTED, linewidth=1)
+    # A threshold that cannot be drawn is omitted: a non-finite one, or 0 on logarithmic axes.
     if threshold is not None and not (math.isfinite(threshold) and (threshold > 0 or not is_log)):
         threshold = None
     if threshold is not None:
-        for line in (axes.axhline, axes.axvline):
-            line(threshold, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+        for draw_line in (axes.axhline, axes.axvline):
+            draw_line(threshold, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.grid(color=GRID)
     axes.set_xlabel(f"loss of the reference [{unit}]")
     axes.set_ylabel(f"loss of the candidate [{unit}]")

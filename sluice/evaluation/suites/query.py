@@ -1,9 +1,9 @@
 """Evaluates the queries of suites: one condition on the columns of a table.
 
-A query is parsed as a Python expression and evaluated by this module on whole columns. Every node
-type that is not listed here is rejected, so a query cannot contain attributes, calls or subscripts.
-Its names refer to columns and the index only. Arithmetic uses float64, so a query cannot create
-huge integers or texts.
+A query is parsed as a Python expression and evaluated by this module on whole columns. Node types
+that this module does not handle are rejected, so a query cannot contain attributes, calls or
+subscripts. The names in a query refer to columns and the index only. Arithmetic uses float64, so a
+query cannot create huge integers or texts.
 """
 
 import ast
@@ -24,8 +24,8 @@ MAX_CHARACTERS = 1_000
 """Maximum length of a query [characters]."""
 
 MAX_DEPTH = 80
-"""Maximum number of operators that contain each other. A comparison and a list also count as
-operators; ``x + y + z > 1`` has three levels, because its sums contain each other."""
+"""Maximum nesting depth of a query [operators]. A comparison and a list also count as operators.
+``x + y + z > 1`` has depth three, because its sums contain each other."""
 
 MAX_INTEGER = 2**63 - 1
 """Maximum value of an integer in a query."""
@@ -64,11 +64,11 @@ _GRAMMAR = (
 
 
 class _RejectedQuery(Exception):
-    """Raised for a part of a query that is rejected, with its byte offset."""
+    """Raised for a rejected part of a query, with the byte offset of this part."""
 
     def __init__(self, problem: str, node: ast.expr | None = None) -> None:
         super().__init__(problem)
-        self.offset = None if node is None else node.col_offset
+        self.byte_offset = None if node is None else node.col_offset
 
 
 def evaluate_query(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
@@ -86,9 +86,9 @@ def evaluate_query(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
         frame: Table on which the query is evaluated.
 
     Raises:
-        ContractError: The query is too long or nested too deeply, contains another construct or an
-            unknown column, compares values of different types, or is not a condition. The message
-            contains the rejected part and its position.
+        ContractError: The query is too long or nested too deeply, contains a construct that is not
+            allowed or an unknown column, compares values of different types, or is not a condition.
+            The message contains the rejected part and its position.
 
     Cost:
         One pass over a column for each operator; at most ``MAX_CHARACTERS`` operators.
@@ -96,11 +96,11 @@ def evaluate_query(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
     text = query.strip()
     try:
         if len(text) > MAX_CHARACTERS:
-            raise _RejectedQuery(f"it has {len(text):,} characters and may have {MAX_CHARACTERS:,}")
+            raise _RejectedQuery(f"it has {len(text):,} characters, more than {MAX_CHARACTERS:,}")
         body, names = _parse(text)
-        result = _Evaluation(frame, names).value(body)
+        result = _Evaluation(frame, names).evaluate(body)
     except _RejectedQuery as error:
-        position = "" if error.offset is None else _position(text, error.offset)
+        position = "" if error.byte_offset is None else _describe_position(text, error.byte_offset)
         raise ContractError(
             f"The query {_excerpt(text)} cannot be evaluated: {error}{position}.",
             cause=f"The columns are {_list_columns(frame.columns)}.",
@@ -144,8 +144,9 @@ def _parse(text: str) -> tuple[ast.expr, dict[int, str]]:
 def _require_shallow(body: ast.expr) -> None:
     """Raise an error for deep nesting, before any recursive evaluation."""
     level: list[ast.expr] = [body]
-    # The innermost operator contains one more level: names and literals. Nodes that are not
-    # expressions are ignored, because the evaluation rejects every node that contains another one.
+    # The innermost operator contains one more level: names and literals. Children that are not
+    # expressions are ignored: operators have no children, and an expression with another child,
+    # such as a comprehension, is rejected by the evaluation.
     for _ in range(MAX_DEPTH + 1):
         level = [
             child
@@ -159,13 +160,13 @@ def _require_shallow(body: ast.expr) -> None:
 
 
 class _Evaluation:
-    """Evaluates the nodes of one query on one table; other node types are rejected."""
+    """Evaluates the nodes of one query on one table, and rejects unsupported node types."""
 
     def __init__(self, frame: pd.DataFrame, names: dict[int, str]) -> None:
         self._frame = frame
         self._names = names
 
-    def value(self, node: ast.expr) -> Any:
+    def evaluate(self, node: ast.expr) -> Any:
         """Return a column, or the value of a literal."""
         match node:
             case ast.Constant():
@@ -175,11 +176,12 @@ class _Evaluation:
             case ast.Compare():
                 return self._comparison(node)
             case ast.BoolOp():
-                parts = [self._condition(part) for part in node.values]
-                joined = parts[0]
-                for part in parts[1:]:
-                    joined = joined & part if isinstance(node.op, ast.And) else joined | part
-                return joined
+                conditions = [self._condition(operand) for operand in node.values]
+                result = conditions[0]
+                for condition in conditions[1:]:
+                    is_and = isinstance(node.op, ast.And)
+                    result = result & condition if is_and else result | condition
+                return result
             case ast.UnaryOp(op=ast.Not()):
                 return ~self._condition(node.operand)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
@@ -223,7 +225,7 @@ class _Evaluation:
         raise _RejectedQuery(f"there is no column '{name}'{hint}", node)
 
     def _condition(self, node: ast.expr) -> "pd.Series[bool]":
-        value = self.value(node)
+        value = self.evaluate(node)
         if not isinstance(value, pd.Series) or not types.is_bool_dtype(value.dtype):
             raise _RejectedQuery(
                 "'and', 'or' and 'not' need conditions, true or false for each row", node
@@ -231,24 +233,24 @@ class _Evaluation:
         return value
 
     def _number(self, node: ast.expr) -> Any:
-        value = self.value(node)
-        if _kind(value) != "number":
-            raise _RejectedQuery(f"arithmetic needs numbers, got {_kind(value)}", node)
+        value = self.evaluate(node)
+        if _describe_type(value) != "number":
+            raise _RejectedQuery(f"arithmetic needs numbers, got {_describe_type(value)}", node)
         if isinstance(value, pd.Series):
             return value.astype("float64" if isinstance(value.dtype, np.dtype) else "Float64")
         return np.float64(value)
 
     def _comparison(self, node: ast.Compare) -> Any:
-        left, result = self.value(node.left), None
+        left, result = self.evaluate(node.left), None
         for op, right_node in zip(node.ops, node.comparators, strict=True):
             if isinstance(op, ast.In | ast.NotIn):
-                part, right = self._membership(left, op, right_node), None
+                comparison, right = self._membership(left, op, right_node), None
             elif type(op) in _COMPARISONS:
-                right = self.value(right_node)
-                part = _compare(left, right, _COMPARISONS[type(op)], right_node)
+                right = self.evaluate(right_node)
+                comparison = _compare(left, right, _COMPARISONS[type(op)], right_node)
             else:
                 raise _RejectedQuery("'is' is not allowed: write == or !=", right_node)
-            result = part if result is None else result & part
+            result = comparison if result is None else result & comparison
             left = right
         return result
 
@@ -264,7 +266,7 @@ class _Evaluation:
                 literal = element.operand
             if not isinstance(literal, ast.Constant):
                 raise _RejectedQuery("a list may contain numbers and texts only", element)
-            is_member = is_member | _compare(column, self.value(element), operator.eq, element)
+            is_member = is_member | _compare(column, self.evaluate(element), operator.eq, element)
         return ~is_member if isinstance(op, ast.NotIn) else is_member
 
 
@@ -278,10 +280,12 @@ def _decode_categories(column: "pd.Series[Any]", dtype: pd.CategoricalDtype) -> 
 
 def _compare(left: Any, right: Any, compare: Callable[[Any, Any], Any], node: ast.expr) -> Any:
     """Compare values of the same type; dates and durations may also be compared with texts."""
-    kinds = {_kind(left), _kind(right)}
+    kinds = {_describe_type(left), _describe_type(right)}
     is_text_with_time = kinds in ({"date", "text"}, {"duration", "text"})
     if len(kinds) != 1 and not is_text_with_time:
-        raise _RejectedQuery(f"{_kind(left)} cannot be compared with {_kind(right)}", node)
+        raise _RejectedQuery(
+            f"{_describe_type(left)} cannot be compared with {_describe_type(right)}", node
+        )
     try:
         with np.errstate(all="ignore"):
             return compare(left, right)
@@ -289,8 +293,8 @@ def _compare(left: Any, right: Any, compare: Callable[[Any, Any], Any], node: as
         raise _RejectedQuery(f"the values cannot be compared ({error})", node) from None
 
 
-def _kind(value: Any) -> str:
-    """Return the type of a column or literal, for messages."""
+def _describe_type(value: Any) -> str:
+    """Return the type of a column or literal as text, for comparisons and messages."""
     if isinstance(value, pd.Series):
         dtype = value.dtype
         for kind, has_kind in (
@@ -302,8 +306,8 @@ def _kind(value: Any) -> str:
         ):
             if has_kind(dtype):
                 return kind
-        inferred = types.infer_dtype(value, skipna=True)
-        return "text" if inferred in ("string", "empty") else f"values of type {inferred}"
+        inferred_type = types.infer_dtype(value, skipna=True)
+        return "text" if inferred_type in ("string", "empty") else f"values of type {inferred_type}"
     if isinstance(value, bool | np.bool_):
         return "truth value"
     return "text" if isinstance(value, str) else "number"
@@ -322,9 +326,9 @@ def _describe_node(node: ast.expr) -> str:
     return f"the construct {type(node).__name__}"
 
 
-def _position(text: str, offset: int) -> str:
-    before = text.encode()[:offset].decode(errors="replace")
-    return f" at character {len(before) + 1}"
+def _describe_position(text: str, byte_offset: int) -> str:
+    text_before = text.encode()[:byte_offset].decode(errors="replace")
+    return f" at character {len(text_before) + 1}"
 
 
 def _excerpt(text: str) -> str:

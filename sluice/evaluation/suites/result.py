@@ -65,7 +65,7 @@ class SuiteResult(Record):
         return sum(row.change == change for row in self.rows)
 
     def count_suspects(self, suspect: Suspect) -> int:
-        """Return the number of scored rows whose ``suspect`` is this one."""
+        """Return the number of scored rows with this suspect."""
         return sum(row.suspect == suspect for row in self.rows)
 
     @property
@@ -94,12 +94,15 @@ class SuiteResult(Record):
         return _mean([row.baseline_loss for row in self.rows])
 
     def examples(self, count: int) -> tuple[RowResult, ...]:
-        """Return rows to inspect: broken, then still wrong, then fixed, by descending loss."""
-        order: dict[Change, int] = {"broken": 0, "still wrong": 1, "fixed": 2, "still right": 3}
+        """Return up to ``count`` rows: broken, still wrong, fixed, still right.
+
+        Rows with the same change are sorted by descending loss of the candidate.
+        """
+        priority: dict[Change, int] = {"broken": 0, "still wrong": 1, "fixed": 2, "still right": 3}
 
         def rank(row: RowResult) -> tuple[int, float]:
             loss = row.candidate_loss
-            return order[row.change], -loss if np.isfinite(loss) else -np.inf
+            return priority[row.change], -loss if np.isfinite(loss) else -np.inf
 
         return tuple(sorted(self.rows, key=rank)[:count])
 
@@ -139,7 +142,7 @@ class SuiteReport(Record):
         """Outcome of all guards; a failure takes precedence over insufficient evidence."""
         if self.passed:
             return "pass"
-        return "fail" if any(g.outcome == "fail" for g in self.guards) else "insufficient"
+        return "fail" if any(guard.outcome == "fail" for guard in self.guards) else "insufficient"
 
     @property
     def guard_outcomes(self) -> tuple[GuardOutcome, ...]:

@@ -28,10 +28,10 @@ class RowStatus:
     """Labels of rows that are no longer in the frame."""
 
     trained_labels: tuple[str, ...]
-    """Labels of rows on which the candidate was trained; scoring them would be a leak."""
+    """Labels of rows on which the candidate was trained, which must not be scored."""
 
     unscored_labels: tuple[str, ...]
-    """Labels of rows in the frame that were neither trained on nor are in a test window, for
+    """Labels of rows in the frame that no member has seen and that are in no test window, for
     example rows in a gap between windows."""
 
 
@@ -62,9 +62,9 @@ def classify_rows(
     """
     position_of_label = pd.Series(np.arange(len(index)), index=row_labels(index))
     if not position_of_label.index.is_unique:
-        repeated = position_of_label.index[position_of_label.index.duplicated()][0]
+        repeated_label = position_of_label.index[position_of_label.index.duplicated()][0]
         raise ContractError(
-            f"Row labels must be unique for suites, but the frame has two rows {repeated}.",
+            f"Row labels must be unique for suites, but the frame has two rows {repeated_label}.",
             fix="Assign a unique label to every row.",
         )
     position_N = position_of_label.index.get_indexer(pd.Index(losses.label_N))
@@ -75,8 +75,8 @@ def classify_rows(
             f"{losses.label_N[(position_N < 0).argmax()]}.",
             fix="Score the candidate on this frame.",
         )
-    last_seen = _last_seen(index, members, horizon_rows)
-    last_seen_N = np.array([last_seen.get(int(fold), -1) for fold in losses.fold_N])
+    last_seen_by_fold = _last_seen_positions(index, members, horizon_rows)
+    last_seen_N = np.array([last_seen_by_fold.get(int(fold), -1) for fold in losses.fold_N])
     is_in_suite_N = pd.Index(losses.label_N).isin(labels)
     scored_M = np.flatnonzero(is_in_suite_N & (position_N > last_seen_N))
     scored_labels = set(losses.label_N[scored_M].tolist())
@@ -88,7 +88,7 @@ def classify_rows(
         if label not in position_of_label.index:
             missing_labels.append(label)
         elif label in window_labels or (
-            position_of_label[label] <= max(last_seen.values(), default=-1)
+            position_of_label[label] <= max(last_seen_by_fold.values(), default=-1)
         ):
             trained_labels.append(label)
         else:
@@ -101,10 +101,12 @@ def classify_rows(
     )
 
 
-def _last_seen(index: pd.Index, members: Sequence[Member], horizon_rows: int) -> dict[int, int]:
-    """Return the position of the last row that a member has seen, by fold."""
+def _last_seen_positions(
+    index: pd.Index, members: Sequence[Member], horizon_rows: int
+) -> dict[int, int]:
+    """Return the position of the last row that any member of a fold has seen, by fold id."""
     last_by_fold: dict[int, int] = {}
     for member in members:
-        last = position_through(index, member.trained_through) + horizon_rows
-        last_by_fold[member.fold_id] = max(last, last_by_fold.get(member.fold_id, -1))
+        last_seen = position_through(index, member.trained_through) + horizon_rows
+        last_by_fold[member.fold_id] = max(last_seen, last_by_fold.get(member.fold_id, -1))
     return last_by_fold

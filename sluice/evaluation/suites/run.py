@@ -29,7 +29,10 @@ from sluice.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SuiteScores:
-    """Scores of candidate, reference and baseline on the same rows; the last two may be equal."""
+    """Scores of candidate, reference and baseline on the same rows.
+
+    The reference may be the baseline.
+    """
 
     candidate: Scores
     reference: Scores
@@ -47,12 +50,12 @@ def run_suites(
     """Evaluate the candidate on all suites, and check the guards.
 
     An arm is wrong on a row if its mean loss over seeds is above the quantile
-    ``settings.wrong_quantile`` of the reference's losses on the whole window. A classifier is wrong
-    on a row if at least half of its seeds misclassify the row. An arm is always wrong on a row with
-    a non-finite loss.
+    ``settings.wrong_quantile`` of the reference's losses on the whole window, or non-finite. A
+    classifier is wrong on a row if at least half of its seeds misclassify the row; a seed with a
+    non-finite loss counts as wrong.
 
-    If the losses of a model were used to select the rows of a suite, only the seeds of the model
-    that did not take part in the selection are evaluated on these rows.
+    The losses of some seeds of a model may have been used to select the rows of a suite. Only the
+    other seeds of this model are evaluated on these rows.
 
     Args:
         suites: All suites of the pipeline.
@@ -74,10 +77,10 @@ def run_suites(
     if any(scores.mistakes is None for scores in all_scores):
         aligned_losses = ArmLosses.of(arms.reference.losses.aligned_to(candidate_losses))
         threshold = float(np.quantile(aligned_losses.loss_SN.mean(axis=0), settings.wrong_quantile))
-    names = ("candidate", "reference", "baseline")
+    roles = ("candidate", "reference", "baseline")
     candidate, reference, baseline = (
-        make_suite_arm(scores, candidate_losses, threshold, name)
-        for scores, name in zip(all_scores, names, strict=True)
+        make_suite_arm(scores, candidate_losses, threshold, role)
+        for scores, role in zip(all_scores, roles, strict=True)
     )
     results = tuple(
         _run_suite(
@@ -97,7 +100,7 @@ def run_suites(
         )
         for version in suites
     )
-    by_name = {result.name: result for result in results}
+    result_by_name = {result.name: result for result in results}
     return SuiteReport(
         candidate=arms.candidate.losses.subject,
         reference=arms.reference.losses.subject,
@@ -106,7 +109,9 @@ def run_suites(
         threshold=threshold,
         results=results,
         guards=tuple(
-            evaluate_guard(guard, by_name.get(guard.suite), settings, unit=workload.loss_unit)
+            evaluate_guard(
+                guard, result_by_name.get(guard.suite), settings, unit=workload.loss_unit
+            )
             for guard in settings.guards
         ),
     )
@@ -123,8 +128,8 @@ def _run_suite(
 ) -> SuiteResult:
     """Return the result of the candidate on one suite."""
     suite, position_M = version.suite, status.scored_M
-    candidate, candidate_problem = arms[0].on_suite(position_M, suite)
-    reference, reference_problem = arms[1].on_suite(position_M, suite)
+    candidate, candidate_problem = arms[0].select_suite_rows(position_M, suite)
+    reference, reference_problem = arms[1].select_suite_rows(position_M, suite)
     problems = tuple(problem for problem in (candidate_problem, reference_problem) if problem)
     if arms[1].threshold is not None and not np.isfinite(arms[1].threshold):
         problems += ("the reference has non-finite losses on the window",)
@@ -154,8 +159,8 @@ def _run_suite(
 def _describe_biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str, ...]:
     """Return a message for each arm without seeds whose losses were used to select the rows.
 
-    The rows were selected because the arm has its highest losses there. Almost any other model has
-    lower losses on these rows, so a comparison on them is biased against the arm.
+    The rows were selected because the arm has its highest losses on them. Almost any other model
+    has lower losses on these rows, so a comparison on them is biased against the arm.
     """
     origin = suite.origin
     if not isinstance(origin, HighestLoss):
@@ -182,14 +187,14 @@ def _row_results(
         suite: The suite.
         position_M: Positions of the scored rows in the loss table.
         arms: Candidate, reference and baseline, with all rows and all seeds.
-        unbiased_arms: Candidate and reference on the scored rows, without seeds that selected the
-            rows.
+        unbiased_arms: Candidate and reference on the scored rows, without the seeds whose losses
+            selected the rows.
         candidate_losses: Losses of the candidate, which determine the row order.
         frame: Feature frame.
         workload: Workload with the feature columns.
     """
-    # The data are suspected if all seeds of all three arms are wrong, including the seeds that
-    # selected the rows.
+    # The data are suspected if all seeds of all three arms are wrong, including the seeds whose
+    # losses selected the rows.
     is_always_wrong_N = np.logical_and.reduce([arm.is_wrong_SN.all(axis=0) for arm in arms])
     frame_position_N = pd.Index(row_labels(frame.index)).get_indexer(
         pd.Index(candidate_losses.label_N)
@@ -199,23 +204,30 @@ def _row_results(
     )
     descriptions = describe_rows(frame, frame_position_N[position_M], workload.display_column)
     reasons = {row.label: row.reason for row in suite.rows}
-    candidate_M, reference_M = (arm.losses.loss_SN.mean(axis=0) for arm in unbiased_arms)
-    baseline_N = arms[2].losses.loss_SN.mean(axis=0)
-    is_wrong_M, was_wrong_M = (arm.is_wrong_N for arm in unbiased_arms)
+    candidate_loss_M, reference_loss_M = (arm.losses.loss_SN.mean(axis=0) for arm in unbiased_arms)
+    baseline_loss_N = arms[2].losses.loss_SN.mean(axis=0)
+    is_candidate_wrong_M, is_reference_wrong_M = (arm.is_wrong_N for arm in unbiased_arms)
     results = []
     for m, row in enumerate(position_M):
-        is_wrong, was_wrong = bool(is_wrong_M[m]), bool(was_wrong_M[m])
+        is_candidate_wrong, is_reference_wrong = (
+            bool(is_candidate_wrong_M[m]),
+            bool(is_reference_wrong_M[m]),
+        )
         label = str(candidate_losses.label_N[row])
         results.append(
             RowResult(
                 label=label,
                 description=descriptions[m],
                 fold_id=int(candidate_losses.fold_N[row]),
-                change=_change(is_wrong=is_wrong, was_wrong=was_wrong),
-                suspect=("data" if is_always_wrong_N[row] else "model") if is_wrong else "none",
-                candidate_loss=float(candidate_M[m]),
-                reference_loss=float(reference_M[m]),
-                baseline_loss=float(baseline_N[row]),
+                change=_find_change(
+                    is_candidate_wrong=is_candidate_wrong, is_reference_wrong=is_reference_wrong
+                ),
+                suspect=("data" if is_always_wrong_N[row] else "model")
+                if is_candidate_wrong
+                else "none",
+                candidate_loss=float(candidate_loss_M[m]),
+                reference_loss=float(reference_loss_M[m]),
+                baseline_loss=float(baseline_loss_N[row]),
                 standouts=features_by_row[m],
                 reason=reasons[label],
             )
@@ -223,7 +235,7 @@ def _row_results(
     return tuple(results)
 
 
-def _change(*, is_wrong: bool, was_wrong: bool) -> Change:
-    if is_wrong:
-        return "still wrong" if was_wrong else "broken"
-    return "fixed" if was_wrong else "still right"
+def _find_change(*, is_candidate_wrong: bool, is_reference_wrong: bool) -> Change:
+    if is_candidate_wrong:
+        return "still wrong" if is_reference_wrong else "broken"
+    return "fixed" if is_reference_wrong else "still right"

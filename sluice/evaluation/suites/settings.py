@@ -15,14 +15,14 @@ class SuiteGuard(Settings):
         None,
         ge=0,
         le=1,
-        description="Maximum share of broken rows among the scored rows, for the guard to pass. A "
-        "row is broken if the reference is right on it and the candidate is wrong [rate].",
+        description="Maximum share of broken rows among the scored rows [rate]. A row is broken if "
+        "the reference is right on it and the candidate is wrong.",
     )
     min_fixed: int | None = Field(
         None,
         ge=1,
-        description="Minimum number of fixed rows, for the guard to pass. A row is fixed if the "
-        "reference is wrong on it and the candidate is right [rows].",
+        description="Minimum number of fixed rows. A row is fixed if the reference is wrong on it "
+        "and the candidate is right.",
     )
     margin: float | None = Field(
         None,
@@ -48,15 +48,15 @@ class SuiteSettings(Settings):
         0.05,
         gt=0,
         le=0.5,
-        description="Share of the test window's rows that form the hard suite: the rows with the "
-        "highest losses.",
+        description="Share of the test window's rows that form the hard suite [rate]. The rows "
+        "with the highest losses are selected.",
     )
     wrong_quantile: float = Field(
         0.9,
         gt=0,
         lt=1,
-        description="Quantile of the reference's losses on the window. A model counts as wrong on "
-        "a row if its loss is above this quantile; not used for classifiers [rate].",
+        description="Quantile of the reference's losses on the window [rate]. A model counts as "
+        "wrong on a row if its loss is above this quantile. Not used for classifiers.",
     )
     alpha: float = Field(
         0.05, gt=0, lt=0.5, description="One-sided error rate of each bound of the gain [rate]."
@@ -71,12 +71,12 @@ class SuiteSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Minimum share of a suite's rows that must be scored for its guard to pass. A "
-        "row is not scored if it is no longer in the data, the candidate was trained on it, or it "
-        "is in no test window [rate].",
+        description="Minimum share of a suite's rows that must be scored for its guard to pass "
+        "[rate]. A row is not scored if it is no longer in the data, if the candidate was trained "
+        "on it, or if it is in no test window.",
     )
     guards: tuple[SuiteGuard, ...] = Field(
-        (), strict=False, description="Guards on suites that a candidate must pass."
+        (), strict=False, description="Guards on suites; a candidate must pass all of them."
     )
 
     @property
@@ -88,5 +88,7 @@ class SuiteSettings(Settings):
     def _require_one_guard_per_suite(self) -> Self:
         names = self.guarded_suites
         if len(set(names)) != len(names):
-            raise ValueError(f"one guard per suite, got guards for {', '.join(sorted(names))}")
+            raise ValueError(
+                f"a suite must have at most one guard, got guards for {', '.join(sorted(names))}"
+            )
         return self

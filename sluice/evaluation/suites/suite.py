@@ -1,6 +1,6 @@
 """Regression suite: a named set of rows on which every candidate is evaluated.
 
-Rows are identified by their labels, so a suite remains valid when data are added. A suite is
+Rows are identified by their index labels, so a suite remains valid when data are added. A suite is
 immutable: its digest covers its rows, the reasons for their selection, and its origin.
 """
 
@@ -28,13 +28,14 @@ class HighestLoss(Record):
     window: str = Field(description="Digest of the scored data and rows.")
     share: float = Field(description="Share of the window's rows that were selected [rate].")
     chosen_by: tuple[int, ...] = Field(
-        description="Seeds whose losses selected the rows. The model is measured by its other "
-        "seeds, because the selecting seeds have randomly high losses on these rows."
+        description="Seeds whose losses selected the rows. Only the other seeds of the model are "
+        "evaluated on these rows, because the selecting seeds have high losses on them partly by "
+        "chance."
     )
 
 
 class Query(Record):
-    """Origin of a suite: rows for which a query was true; the query is not evaluated again."""
+    """Origin of a suite: rows for which a query was true when the suite was created."""
 
     kind: Literal["query"] = "query"
     expression: str
@@ -60,11 +61,15 @@ def describe_origin(origin: HighestLoss | Query | FromFile | Failures) -> str:
     """Return a description of how the rows of a suite were selected."""
     if isinstance(origin, HighestLoss):
         seeds = ", ".join(map(str, origin.chosen_by))
-        selection_text = f" Its seeds {seeds} selected them and are excluded here." if seeds else ""
+        selection_text = (
+            f" Its seeds {seeds} selected these rows and are not evaluated on them."
+            if seeds
+            else ""
+        )
         return (
             f"The {origin.share:.2%} of rows with the highest losses of {short(origin.subject)}."
             f"{selection_text} These rows are hard for that model. Another model of the same "
-            "quality has other hard rows, so it tends to have lower losses here."
+            "quality has other hard rows, and tends to have lower losses on these rows."
         )
     if isinstance(origin, Query):
         return f"Rows for which {origin.expression}."
@@ -118,7 +123,7 @@ def make_suite(name: str, reasons: Mapping[str, str], origin: Origin) -> Suite:
         origin: How the rows were selected.
 
     Raises:
-        ContractError: The name is invalid, or there are no rows or too many.
+        ContractError: The name is invalid, or the number of rows is not in 1..MAX_ROWS.
     """
     if _NAME.fullmatch(name) is None:
         raise ContractError(

@@ -1,4 +1,4 @@
-"""Losses of one arm for the evaluation of suites, with the rows on which it is wrong.
+"""Losses of one arm for the evaluation of suites, with the rows on which the arm is wrong.
 
 Shape legend: S = seeds, N = test rows, M = scored rows of a suite.
 """
@@ -14,8 +14,8 @@ from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.suite import HighestLoss, Suite
 
 SELECTION_MESSAGE = "were used to select these rows"
-"""End of the message about an arm if the losses of all of its seeds selected the rows of the suite,
-so that its losses on these rows are biased."""
+"""End of the message about an arm whose losses on a suite are biased, because all of its losses
+were used to select the rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,8 +37,8 @@ class SuiteArm:
     def is_wrong_N(self) -> NDArray[np.bool_]:
         """Whether the arm is wrong on each row (N,).
 
-        A classifier is wrong on a row if at least half of its seeds are wrong. Another arm is wrong
-        if its mean loss over the seeds is above the threshold.
+        A classifier is wrong on a row if at least half of its seeds are wrong. Any other arm is
+        wrong on a row if its mean loss over the seeds is above the threshold, or is NaN.
         """
         is_wrong_N: NDArray[np.bool_]
         if self.threshold is None:
@@ -47,7 +47,9 @@ class SuiteArm:
             is_wrong_N = ~(self.losses.loss_SN.mean(axis=0) <= self.threshold)  # True for NaN
         return is_wrong_N
 
-    def on_suite(self, position_M: NDArray[np.int64], suite: Suite) -> "tuple[SuiteArm, str]":
+    def select_suite_rows(
+        self, position_M: NDArray[np.int64], suite: Suite
+    ) -> "tuple[SuiteArm, str]":
         """Return the arm on the rows of a suite, without the seeds that selected these rows.
 
         Args:
@@ -63,9 +65,9 @@ class SuiteArm:
         if self.seeds and not unbiased_indices:
             problem = f"all seeds of the {self.name} {SELECTION_MESSAGE}"
             unbiased_indices = list(range(len(self.seeds)))
-        selection = np.ix_(np.array(unbiased_indices if self.seeds else [0]), position_M)
+        selected_SM = np.ix_(np.array(unbiased_indices if self.seeds else [0]), position_M)
         losses = ArmLosses(
-            loss_SN=self.losses.loss_SN[selection], is_deterministic=self.losses.is_deterministic
+            loss_SN=self.losses.loss_SN[selected_SM], is_deterministic=self.losses.is_deterministic
         )
         num_nonfinite = int((~np.isfinite(losses.loss_SN)).any(axis=0).sum())
         if num_nonfinite and not problem:
@@ -77,7 +79,7 @@ class SuiteArm:
             subject=self.subject,
             seeds=tuple(self.seeds[i] for i in unbiased_indices) if self.seeds else (),
             losses=losses,
-            is_wrong_SN=self.is_wrong_SN[selection],
+            is_wrong_SN=self.is_wrong_SN[selected_SM],
             threshold=self.threshold,
         )
         return arm, problem
@@ -91,7 +93,7 @@ def make_suite_arm(
     Args:
         scores: Scores of the arm.
         candidate_losses: Losses of the candidate, which determine the row order.
-        threshold: Loss above which a row is wrong; None for classifiers.
+        threshold: Loss above which the arm is wrong on a row; None for classifiers.
         name: Role of the arm, for messages.
 
     Raises:
@@ -101,8 +103,10 @@ def make_suite_arm(
     losses = ArmLosses.of(aligned_losses)
     if threshold is None:
         assert scores.mistakes is not None
-        # Everything except 0 is wrong, including NaN.
-        is_wrong_SN = ~(scores.mistakes.aligned_to(candidate_losses).loss_SN == 0)
+        # A diverged network is wrong, even if the first class, which argmax returns for NaN, is
+        # the true class.
+        mistake_SN = scores.mistakes.aligned_to(candidate_losses).loss_SN
+        is_wrong_SN = (mistake_SN != 0) | ~np.isfinite(losses.loss_SN)
     else:
         is_wrong_SN = ~(losses.loss_SN <= threshold)
     return SuiteArm(

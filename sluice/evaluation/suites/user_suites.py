@@ -52,7 +52,7 @@ def file_suite(name: str, path: Path, index: pd.Index) -> Suite:
         SourceError: The file cannot be read.
         ContractError: The file has no column 'row', or contains duplicate or unknown rows.
     """
-    table = _read(path)
+    table = _read_rows(path)
     if "row" not in table.columns or table.empty:
         raise ContractError(
             f"{path} needs a column 'row' and at least one row, got the columns "
@@ -73,7 +73,7 @@ def failures_suite(name: str, reasons: Mapping[str, str], index: pd.Index, *, so
         name: Name of the suite.
         reasons: Reason of each failure, by row label.
         index: Row labels of the feature frame.
-        source: Where the rows failed, such as 'rollout of version 7'.
+        source: Event in which the rows failed, such as 'rollout of version 7'.
 
     Raises:
         ContractError: A row is not in the index, or there are no rows.
@@ -85,13 +85,13 @@ def find_positions(labels: Sequence[str], index: pd.Index) -> NDArray[np.int64]:
     """Return the position of each label in the index, or -1; a date may omit the time of day."""
     texts = list(labels)
     if isinstance(index, pd.DatetimeIndex):
-        texts = [_iso(text) for text in texts]
-    position: NDArray[np.int64] = pd.Index(row_labels(index)).get_indexer(pd.Index(texts))
-    return position
+        texts = [_to_iso(text) for text in texts]
+    positions: NDArray[np.int64] = pd.Index(row_labels(index)).get_indexer(pd.Index(texts))
+    return positions
 
 
 def _describe_ranges(expression: str, frame: pd.DataFrame) -> str:
-    """Return the value ranges of the columns of an expression, as text."""
+    """Return the ranges of the numeric columns that an expression contains, as text."""
     names = set(re.findall(r"\w+", expression))
     ranges = [
         f"{name} ranges from {frame[name].min():.4g} to {frame[name].max():.4g}"
@@ -104,7 +104,7 @@ def _describe_ranges(expression: str, frame: pd.DataFrame) -> str:
 def _make_validated_suite(
     name: str, rows: Sequence[tuple[str, str]], index: pd.Index, origin: Origin
 ) -> Suite:
-    """Return a suite with the order and the labels of the index; reject unknown rows.
+    """Return a suite of rows in the order of the index; raise an error for unknown rows.
 
     Args:
         name: Name of the suite.
@@ -120,8 +120,8 @@ def _make_validated_suite(
             f"{len(rows)} are not: {', '.join(unknown_labels[:5])}"
             f"{', ...' if len(unknown_labels) > 5 else ''}.",
             cause=f"The labels of the frame range from {row_labels(index[:1])[0]} to "
-            f"{row_labels(index[-1:])[0]}. It may lack the first rows of the source, which have no "
-            "past values for features, and the last rows, which have no target.",
+            f"{row_labels(index[-1:])[0]}. The frame may lack the first rows of the source, which "
+            "have no past values for features, and the last rows, which have no target.",
             fix="Correct or remove these rows.",
         )
     is_repeated = pd.Series(positions).duplicated()
@@ -138,7 +138,7 @@ def _make_validated_suite(
     return make_suite(name, reasons, origin)
 
 
-def _iso(text: str) -> str:
+def _to_iso(text: str) -> str:
     try:
         return pd.Timestamp(text).isoformat()
     except ValueError:  # not a date; the caller reports the label as unknown
@@ -149,7 +149,7 @@ def _as_text(value: object) -> str:
     return value.isoformat() if isinstance(value, pd.Timestamp) else str(value)
 
 
-def _read(path: Path) -> pd.DataFrame:
+def _read_rows(path: Path) -> pd.DataFrame:
     if path.suffix not in SUFFIXES:
         raise SourceError(
             f"A file of rows must end in {' or '.join(SUFFIXES)}, got {path}.",
@@ -159,7 +159,7 @@ def _read(path: Path) -> pd.DataFrame:
         # All fields are read as text, because a label such as 0071 is not the number 71.
         return pd.read_csv(path, dtype=str) if path.suffix == ".csv" else pd.read_parquet(path)
     except (OSError, ValueError) as error:
-        # pandas and pyarrow signal an unreadable table with subclasses of these two.
+        # The errors of pandas and pyarrow for unreadable tables are subclasses of these two.
         raise SourceError(
             f"The rows in {path} cannot be read: {error}",
             fix="Use a CSV or Parquet file with a column 'row'.",

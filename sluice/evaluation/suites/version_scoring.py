@@ -46,8 +46,9 @@ def score_arms(
 ) -> SuiteScores:
     """Score a version, its reference and the baseline on the current test rows.
 
-    The reference is the version in production. If the version itself is in production, its own
-    recorded reference is used. Without either, the reference is the baseline.
+    The reference is the version in production. If the version itself is in production, the
+    reference is the version with which it was compared before its promotion. If there is no such
+    version, the reference is the baseline.
 
     Raises:
         ContractError: A version cannot be scored on these rows, or its code has changed and it
@@ -59,14 +60,14 @@ def score_arms(
     reference = ledger.production(version.model)
     if reference is not None and reference.candidate == version.candidate:
         reference = ledger.version_of(version.model, version.lineage.reference)
-    args = workload, rows.frame, rows.folds
+    scoring_inputs = workload, rows.frame, rows.folds
     # Imported predictions are the baseline only while no version is the reference.
     baseline = (
-        find_baseline(ledger, version.model, baseline_settings, store, *args)
+        find_baseline(ledger, version.model, baseline_settings, store, *scoring_inputs)
         if reference is None
-        else choose_baseline(*args, baseline_settings)
+        else choose_baseline(*scoring_inputs, baseline_settings)
     )
-    baseline_scores = score_baseline(*args, baseline, subject=BASELINE)
+    baseline_scores = score_baseline(*scoring_inputs, baseline, subject=BASELINE)
     return SuiteScores(
         candidate=score_registered(version, workload, rows, store, code=code),
         reference=baseline_scores
@@ -84,7 +85,11 @@ def score_registered(
     *,
     code: CodeSource,
 ) -> Scores:
-    """Score each seed of one version on the current test rows; raises as ``score_version``."""
+    """Score each seed of one version on the current test rows.
+
+    Raises:
+        ContractError, CodeMismatch, UntrustedCode, IntegrityError: See ``score_version``.
+    """
     return score_version(
         version,
         workload,

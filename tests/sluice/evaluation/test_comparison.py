@@ -274,7 +274,8 @@ def test_four_seeds_are_too_few_and_five_are_sufficient(arm):
 
     assert verdict.outcome == "INCONCLUSIVE"
     assert f"the {('candidate', 'reference')[arm]} has 4 seeds, required 5" in verdict.reason
-    assert verdict.remedy == "Train it with 1 more seed."
+    name = ("candidate", "reference")[arm]
+    assert verdict.remedy == f"Train the {name} with 1 more seed."
     with pytest.raises(SettingsError, match="greater than or equal to 5"):
         run_gate(*pair, min_seeds=4)  # STAT-1: no setting allows fewer seeds
 

@@ -205,7 +205,7 @@ def test_the_candidate_must_not_be_worse_than_the_approved_version(gain, result)
 def test_the_approved_version_itself_passes_and_other_losses_are_rejected():
     assert run_guard(make_settings(approved="candidate")).passed
     assert run_guard(make_settings(approved="approved")).result == "insufficient"
-    with pytest.raises(ContractError, match="must be those of approved, got those of other"):
+    with pytest.raises(ContractError, match="must belong to approved, got losses of other"):
         run_guard(make_settings(approved="approved"), approved_losses=shift_losses(0.0, "other"))
 
 

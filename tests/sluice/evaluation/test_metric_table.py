@@ -36,7 +36,7 @@ def test_a_non_finite_value_makes_the_mean_nan_and_is_stored():
 
 
 def test_a_metric_without_values_of_a_seed_or_fold_is_rejected():
-    with pytest.raises(ValidationError, match=r"metric 'f1' must be \(seeds, folds\) = \(2, 2\)"):
+    with pytest.raises(ValidationError, match=r"shape \(seeds, folds\) = \(2, 2\), got 1 seed"):
         make_metrics(f1=((0.4, 0.8),))
     with pytest.raises(ValidationError, match="metric 'f1'"):
         make_metrics(f1=((0.4, 0.8), (0.6,)))

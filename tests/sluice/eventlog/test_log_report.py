@@ -117,7 +117,7 @@ def test_without_a_workload_metrics_that_differ_from_the_first_fold_are_noted(in
     assert report.valid
     (note,) = report.notes
     assert note.line == 5
-    assert "the first fold has test_sharpe, test_sortino, but this one test_mae" in note.what
+    assert "the first fold has test_sharpe, test_sortino, but this fold has test_mae" in note.what
 
 
 def test_written_events_are_valid_without_a_workload(tmp_path):

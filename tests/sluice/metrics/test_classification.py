@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from sluice.base.errors import ContractError
-from sluice.metrics.classification import NAMES, classification_metrics
+from sluice.metrics.classification import METRIC_NAMES, classification_metrics
 
 
 def draw_sample(num_rows: int, num_classes: int, seed: int = 0):
@@ -37,7 +37,7 @@ def test_metrics_equal_scikit_learn(num_classes):
 
     result = classification_metrics(target, probability)
 
-    assert tuple(result.values) == NAMES
+    assert tuple(result.values) == METRIC_NAMES
     labels = list(range(num_classes))
     score = probability[:, 1] if num_classes == 2 else probability
     expected = {
@@ -84,7 +84,7 @@ def test_diverged_model_has_no_metrics_and_a_reason():
 
     assert result.values == {}
     assert set(result.absent.values()) == {"1 of 4 probabilities are not finite"}
-    assert set(result.absent) == set(NAMES)
+    assert set(result.absent) == set(METRIC_NAMES)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,12 @@ def test_diverged_model_has_no_metrics_and_a_reason():
         ([0, 1], np.full(2, 0.5), r"must have the shape \(2, 2\), got \(2,\)"),
         ([0, 1], np.ones((2, 1)), r"must have the shape \(2, 2\), got \(2, 1\)"),
         ([], np.ones((0, 2)), "N at least 1"),
-        ([0, 1], [[0.5, 0.5], [2.0, -1.0]], "in the first one, row 1, the smallest is -1"),
-        ([0, 1], [[0.5, 0.5], [3.0, 1.0]], "sum 4"),
+        (
+            [0, 1],
+            [[0.5, 0.5], [2.0, -1.0]],
+            r"In the first such row \(1\), the smallest probability is -1",
+        ),
+        ([0, 1], [[0.5, 0.5], [3.0, 1.0]], "sum is 4"),
     ],
 )
 def test_invalid_classification_inputs_are_rejected(target, probability, message):

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from sluice.base.errors import ContractError
-from sluice.metrics.detection import NAMES, Boxes, detection_metrics
+from sluice.metrics.detection import METRIC_NAMES, Boxes, detection_metrics
 
 ONE_BOX = Boxes(image=["a"], label=[1], corners=[[0, 0, 10, 10]])
 NO_BOXES = Boxes(image=[], label=[], corners=[])
@@ -68,7 +68,9 @@ def test_map_averages_ten_overlap_thresholds() -> None:
     """An IoU of 0.8 is a match at the thresholds 0.5 to 0.8, seven of ten."""
     values = detection_metrics(ONE_BOX, make_boxes((0, 0, 10, 8)), [0.9]).values
 
-    assert values == pytest.approx({NAMES[0]: 0.7, NAMES[1]: 1.0, NAMES[2]: 1.0})
+    assert values == pytest.approx(
+        {METRIC_NAMES[0]: 0.7, METRIC_NAMES[1]: 1.0, METRIC_NAMES[2]: 1.0}
+    )
 
 
 def test_box_is_matched_once_within_its_image_and_class() -> None:
@@ -82,7 +84,7 @@ def test_box_is_matched_once_within_its_image_and_class() -> None:
     with_other_label = detection_metrics(ONE_BOX, make_boxes((0, 0, 10, 10), label=2), [0.9]).values
 
     assert set(duplicated.values()) == {1.0}
-    assert first_wrong[NAMES[0]] == pytest.approx(0.5)
+    assert first_wrong[METRIC_NAMES[0]] == pytest.approx(0.5)
     assert set(in_other_image.values()) == set(with_other_label.values()) == {0.0}
 
 
@@ -98,7 +100,7 @@ def test_duplicate_detection_does_not_match_another_box() -> None:
 def test_metrics_are_0_without_detections_and_absent_without_true_boxes() -> None:
     assert set(detection_metrics(ONE_BOX, NO_BOXES, []).values.values()) == {0.0}
     assert detection_metrics(NO_BOXES, make_boxes((0, 0, 1, 1)), [1.0]).absent == dict.fromkeys(
-        NAMES, "there is no true box"
+        METRIC_NAMES, "there is no true box"
     )
 
 
@@ -106,11 +108,13 @@ def test_non_finite_detections_have_no_metrics_and_empty_boxes_match_nothing() -
     nan = float("nan")
     assert (
         "1 of 1 scores"
-        in detection_metrics(ONE_BOX, make_boxes((0, 0, 1, 1)), [nan]).absent[NAMES[0]]
+        in detection_metrics(ONE_BOX, make_boxes((0, 0, 1, 1)), [nan]).absent[METRIC_NAMES[0]]
     )
-    corners = detection_metrics(ONE_BOX, make_boxes((0, 0, nan, 1)), [0.5]).absent[NAMES[0]]
+    corners = detection_metrics(ONE_BOX, make_boxes((0, 0, nan, 1)), [0.5]).absent[METRIC_NAMES[0]]
     assert corners == "1 of 4 detected corners are not finite"
-    assert detection_metrics(ONE_BOX, make_boxes((10, 10, 0, 0)), [0.5]).values[NAMES[0]] == 0.0
+    assert (
+        detection_metrics(ONE_BOX, make_boxes((10, 10, 0, 0)), [0.5]).values[METRIC_NAMES[0]] == 0.0
+    )
 
 
 def test_invalid_boxes_are_rejected() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sluice.base.errors import ContractError
-from sluice.metrics.generation import NAMES, generation_metrics, perplexity
+from sluice.metrics.generation import METRIC_NAMES, generation_metrics, perplexity
 
 VECTORS = {"cat": (1.0, 0.0), "dog": (0.6, 0.8), "sat": (0.0, 2.0)}
 
@@ -38,8 +38,8 @@ def test_scores_are_1_for_identical_and_0_for_empty_text() -> None:
     identical = generation_metrics(["cat dog sat"], ["cat dog sat"], embed=embed).values
     empty = generation_metrics(["cat dog sat"], [""], embed=embed).values
 
-    assert identical == pytest.approx(dict.fromkeys(NAMES, 1.0))
-    assert empty == dict.fromkeys(NAMES, 0.0)
+    assert identical == pytest.approx(dict.fromkeys(METRIC_NAMES, 1.0))
+    assert empty == dict.fromkeys(METRIC_NAMES, 0.0)
 
 
 def test_reversed_words_lower_only_rouge2_and_rouge_l() -> None:
@@ -54,7 +54,9 @@ def test_undefined_metric_is_absent_with_a_reason() -> None:
     no_word = generation_metrics(["cat", "..."], ["cat", "cat"], embed=embed)
     no_vector = generation_metrics(["cat"], ["cat"], embed=lambda _: np.zeros((1, 2)))
 
-    assert no_word.absent == dict.fromkeys(NAMES, "1 reference without a word, first at row 1")
+    assert no_word.absent == dict.fromkeys(
+        METRIC_NAMES, "1 reference without a word, first at row 1"
+    )
     assert no_vector.absent == {"bertscore": "the encoder's vectors of row 0 are non-finite, or 0"}
     assert no_vector.values["rouge1"] == 1.0
 
@@ -89,7 +91,7 @@ def test_pandas_and_numpy_texts_are_accepted() -> None:
 
     result = generation_metrics(texts, texts.to_numpy(), embed=embed).values
 
-    assert result == pytest.approx(dict.fromkeys(NAMES, 1.0))
+    assert result == pytest.approx(dict.fromkeys(METRIC_NAMES, 1.0))
 
 
 def test_unicode_normalization_forms_are_equal() -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import rankdata
 
 from sluice.base.errors import ContractError
-from sluice.metrics.regression import NAMES, quantile_metrics, regression_metrics
+from sluice.metrics.regression import METRIC_NAMES, quantile_metrics, regression_metrics
 
 
 def test_metrics_match_manual_values():
@@ -47,7 +47,7 @@ def test_undefined_metric_is_absent_with_a_reason():
 def test_non_finite_forecasts_have_no_metrics_and_invalid_targets_are_rejected():
     result = regression_metrics([1.0, 2.0], [np.inf, 1.0])
 
-    assert dict.fromkeys(NAMES, "1 of 2 forecasts are not finite") == result.absent
+    assert dict.fromkeys(METRIC_NAMES, "1 of 2 forecasts are not finite") == result.absent
     with pytest.raises(ContractError, match=r"targets must be finite, got 1 of 2.*nan at row 0"):
         regression_metrics([np.nan, 1.0], [1.0, 1.0])
     with pytest.raises(ContractError, match=r"one number per row.* got \(2, 1\)"):

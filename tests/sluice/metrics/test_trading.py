@@ -7,7 +7,7 @@ import pytest
 
 from sluice.base.errors import ContractError
 from sluice.metrics.trading import (
-    NAMES,
+    METRIC_NAMES,
     hit_rate,
     max_drawdown,
     sharpe,
@@ -91,7 +91,7 @@ def test_return_of_a_position_is_its_size_times_the_asset_return():
 
     result = trading_metrics(position, returns, rows_per_year=252)
 
-    assert tuple(result.values) == NAMES
+    assert tuple(result.values) == METRIC_NAMES
     assert result.values["sharpe"] == sharpe(np.array([0.1, -0.2, -0.1]), rows_per_year=252)
     assert result.values["hit_rate"] == pytest.approx(1 / 3)
 
@@ -108,7 +108,7 @@ def test_undefined_ratio_is_absent_with_a_reason():
 def test_non_finite_positions_have_no_metrics_and_invalid_returns_are_rejected():
     with_nan = np.array([1.0, np.nan])
 
-    assert set(trading_metrics(with_nan, np.ones(2), rows_per_year=1).absent) == set(NAMES)
+    assert set(trading_metrics(with_nan, np.ones(2), rows_per_year=1).absent) == set(METRIC_NAMES)
     with pytest.raises(ContractError, match=r"returns must be finite, got 1 of 2.* at row 1"):
         trading_metrics(np.ones(2), with_nan, rows_per_year=1)
     with pytest.raises(ContractError, match=r"positions must have the shape \(2,\), got \(3,\)"):

@@ -43,7 +43,7 @@ def test_receipt_of_a_rejected_candidate_blocks():
 
 
 def test_receipt_for_another_candidate_is_rejected():
-    with pytest.raises(ContractError, match="must be that of the verdict, candidate, got other"):
+    with pytest.raises(ContractError, match="candidate of the verdict, candidate, got other"):
         make_verdict(1.0).receipt({"candidate": "other"}, decided_at=NOW)
 
 

@@ -132,7 +132,7 @@ def test_a_failed_guard_takes_precedence_over_an_insufficient_one_and_both_over_
     [
         ([{"suite": "hard"}], "needs max_broken_share, min_fixed or margin"),
         ([{"suite": "hard", "max_broken_share": 1.5}], "max_broken_share"),
-        ([{"suite": "hard", "min_fixed": 1}] * 2, "one guard per suite, got guards for hard, hard"),
+        ([{"suite": "hard", "min_fixed": 1}] * 2, "at most one guard, got guards for hard, hard"),
     ],
 )
 def test_a_guard_without_limits_or_with_a_duplicate_suite_is_rejected(guards, message):

@@ -131,6 +131,21 @@ def test_a_classifier_is_wrong_if_half_of_its_seeds_are_wrong():
     assert [row.change for row in report.results[0].rows] == ["broken", "fixed", "still right"]
 
 
+def test_a_diverged_classifier_is_wrong_even_if_argmax_returns_the_true_class():
+    diverged_SN = make_flat_losses(2)
+    diverged_SN[:, 60 - FIRST_TEST] = np.nan
+    no_mistakes_SN = np.zeros((2, 80))
+    suite_scores = SuiteScores(
+        candidate=make_scores(make_losses(diverged_SN, "c"), no_mistakes_SN),
+        reference=make_scores(make_losses(make_flat_losses(2), "r"), no_mistakes_SN),
+        baseline=make_scores(make_losses(make_flat_losses(1), "b", seeds=()), no_mistakes_SN[:1]),
+    )
+
+    result = run_one_suite(make_rows_suite(60, 61), suite_scores)
+
+    assert [row.change for row in result.rows] == ["broken", "still right"]
+
+
 def test_missing_trained_and_untested_rows_are_reported_and_not_scored(changed):
     suite = make_suite(
         "old",
@@ -172,7 +187,7 @@ def test_a_suite_of_training_rows_is_not_scored_and_its_guard_is_insufficient(ch
     assert report.results[0].rows == ()
     assert np.isnan(report.results[0].candidate_loss)
     assert report.outcome == "insufficient"
-    assert "3 trained on" in report.reason
+    assert "3 used for training" in report.reason
 
 
 @pytest.mark.parametrize("loss", [np.nan, np.inf])
