@@ -67,7 +67,7 @@ def _add_log(connection: Connection) -> None:
         connection, (tables.models, tables.imported_receipts, tables.log, tables.signatures)
     )
     log.create_head(connection)
-    later_tables = (tables.rollouts, tables.rollout_transitions, tables.own_lineages)
+    later_tables = (tables.rollouts, tables.rollout_transitions, tables.local_lineages)
     old_tables = tuple(
         table for table in tables.LOGGED_TABLES if table not in (*new_tables, *later_tables)
     )
@@ -95,10 +95,10 @@ def _add_observations(connection: Connection) -> None:
     tables.metadata.create_all(connection, tables=list(new_tables))
 
 
-def _add_own_lineages(connection: Connection) -> None:
+def _add_local_lineages(connection: Connection) -> None:
     """Migrate from 4 to 5: add the lineages of imported candidates that were trained locally."""
-    tables.metadata.create_all(connection, tables=[tables.own_lineages])
-    create_triggers(connection, (tables.own_lineages,))
+    tables.metadata.create_all(connection, tables=[tables.local_lineages])
+    create_triggers(connection, (tables.local_lineages,))
 
 
 def _add_signers(connection: Connection) -> None:
@@ -132,7 +132,7 @@ STEPS: Mapping[int, Callable[[Connection], None]] = {
     1: _add_log,
     2: _add_rollouts,
     3: _add_observations,
-    4: _add_own_lineages,
+    4: _add_local_lineages,
     5: _add_signers,
 }
 """Migration step from each schema version to the next one."""

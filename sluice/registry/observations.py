@@ -35,8 +35,9 @@ from sluice.verdicts.verdict import Verdict
 R = TypeVar("R", bound=Record)
 
 MAX_SAMPLES = 20_000
-"""Maximum number of samples per model. The oldest samples beyond it are deleted, except pairs of
-the last rollout: samples with a row key and the predictions of both arms."""
+"""Maximum number of samples per model. If there are more, the oldest ones are deleted. Pairs of the
+last rollout are never deleted. A pair is a sample with the predictions of both arms and a row key:
+the index label of the row that was predicted."""
 
 
 class Observations:
@@ -77,12 +78,13 @@ class Observations:
                 _upsert(connection, arm_counts, key, {"payload": counts.model_dump_json()})
             if self._max_age is not None:
                 delete_expired(connection, state.model, before=state.at - self._max_age)
-        # In a second transaction, so that an invalid row key of a client does not lose the counts.
+        # Samples are stored in a second transaction: if it fails because of an invalid row key of
+        # a client, the counts are stored nevertheless.
         if report.samples:
             self._add_samples(state.model, report.samples)
 
     def servers(self, model: str, *, since: datetime) -> list[ServerState]:
-        """Return the states of a model's servers reported since a time, latest first."""
+        """Return the states that the servers of a model reported since a time, latest first."""
         query = (
             sa.select(server_states.c.payload)
             .where(server_states.c.model == model, server_states.c.at >= since)
@@ -117,13 +119,13 @@ class Observations:
             model: Name of the model.
             rollout: Id of the rollout whose samples are returned; None for all samples.
             max_samples: Maximum number of samples; the newest ones are returned.
-            without_fault: Whether to return only requests without a fault. Failures are sampled
-                more often, so the failures of a single client could displace all other samples.
+            without_fault: Whether to return only requests without a fault. Faulty requests are
+                sampled more often, so those of a single client could displace all other samples.
         """
         query = sa.select(samples.c.payload).where(samples.c.model == model)
         if rollout is not None:
             query = query.where(samples.c.rollout == rollout)
-        if without_fault:  # only the field matches, because quotes inside a string are escaped
+        if without_fault:  # no text in the payload can match, because its quotes are escaped
             query = query.where(samples.c.payload.contains('"fault":null'))
         query = query.order_by(samples.c.id.desc()).limit(max_samples)
         with self._database.read() as connection:
@@ -131,7 +133,7 @@ class Observations:
         return newest_first[::-1]
 
     def pairs(self, rollout_id: str) -> list[Sample]:
-        """Return the first sample with predictions of both arms for each keyed row of a rollout."""
+        """Return one sample with the predictions of both arms for each row key of a rollout."""
         query = (
             sa.select(samples.c.payload)
             .where(samples.c.rollout == rollout_id, samples.c.row_key.is_not(None))
@@ -141,7 +143,7 @@ class Observations:
             return [_parse(Sample, text) for text in connection.execute(query).scalars()]
 
     def has_keyed_pairs(self, rollout_id: str) -> bool:
-        """Return whether a rollout has pairs with row keys, by which labels can be joined."""
+        """Return whether a rollout has pairs to which labels can be joined by their row keys."""
         query = sa.select(samples.c.id).where(
             samples.c.rollout == rollout_id, samples.c.row_key.is_not(None)
         )
@@ -150,17 +152,17 @@ class Observations:
 
     def agreement(self, rollout_id: str) -> PredictionAgreement | None:
         """Return the prediction agreement of both arms on held-out rows; None if not measured."""
-        notes = self._notes(rollout_id, "agreement")
+        notes = self._load_notes(rollout_id, "agreement")
         return _parse(PredictionAgreement, notes[-1]) if notes else None
 
     def record_quality(self, rollout_id: str, verdict: Verdict, *, at: datetime) -> None:
-        """Store a verdict of the gate on labelled pairs of predictions."""
+        """Store a verdict on the labelled pairs of a rollout."""
         with self._database.write() as connection:
             insert_note(connection, rollout_id, "quality", verdict, at=at)
 
     def quality(self, rollout_id: str) -> list[Verdict]:
-        """Return every verdict on labelled pairs of predictions of a rollout, oldest first."""
-        return [_parse(Verdict, text) for text in self._notes(rollout_id, "quality")]
+        """Return every verdict on the labelled pairs of a rollout, oldest first."""
+        return [_parse(Verdict, text) for text in self._load_notes(rollout_id, "quality")]
 
     def _add_samples(self, model: str, new_samples: Sequence[Sample]) -> None:
         with self._database.write() as connection:
@@ -176,7 +178,7 @@ class Observations:
                 ) from error
             _prune(connection, model)
 
-    def _notes(self, rollout_id: str, kind: str) -> Sequence[str]:
+    def _load_notes(self, rollout_id: str, kind: str) -> Sequence[str]:
         query = (
             sa.select(rollout_notes.c.payload)
             .where(rollout_notes.c.rollout == rollout_id, rollout_notes.c.kind == kind)
@@ -202,14 +204,17 @@ def insert_note(
 def _upsert(
     connection: Connection, table: Table, key: dict[str, object], values: dict[str, object]
 ) -> None:
-    """Update or insert a row. There are no conflicts, because a server writes only its own rows."""
+    """Update the row with this key, or insert one.
+
+    Two writers cannot conflict, because each server writes only its own rows.
+    """
     where = sa.and_(*(table.c[name] == value for name, value in key.items()))
     if connection.execute(sa.update(table).where(where).values(**values)).rowcount == 0:
         connection.execute(sa.insert(table).values(**key, **values))
 
 
 def _insert_samples(connection: Connection, model: str, new_samples: Sequence[Sample]) -> None:
-    """Insert samples. Only the first sample of a row with outputs of both arms gets a row key."""
+    """Insert samples; the column ``row_key`` is set only for the first pair of each row."""
     pairs = [sample for sample in new_samples if _is_keyed_pair(sample)]
     query = sa.select(samples.c.rollout, samples.c.row_key).where(
         samples.c.rollout.in_({s.rollout for s in pairs}),

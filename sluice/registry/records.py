@@ -68,9 +68,9 @@ class LinkedReceipt(Record):
     """A receipt linked to a version."""
 
     receipt: Receipt
-    line: int = Field(
-        description="Number of the log line at which the receipt became the latest of its gate. It "
-        "orders receipts independently of the clock."
+    line_number: int = Field(
+        description="Number of the log line at which the receipt became the latest of its gate. "
+        "Receipts are sorted by this number, not by their times, because a clock may be wrong."
     )
 
 
@@ -157,7 +157,7 @@ class Approval(Record):
 
 
 class ApprovalStatus(Record):
-    """Requirement of an approval for the promotion of a version, and the recorded approval."""
+    """Whether the promotion of a version requires an approval, and which approval is recorded."""
 
     required: bool
     approval: Approval | None = Field(

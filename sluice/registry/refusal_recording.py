@@ -1,4 +1,4 @@
-"""Decorator with which the methods of the ledger record rejected attempts to change it."""
+"""Decorator for methods of the ledger: records attempts to change the registry that they reject."""
 
 import contextlib
 import functools

@@ -81,8 +81,9 @@ class SignedLedger(RefusalRecordingLedger):
         """
         with self._database.read() as connection:
             log_signatures.require_no_findings(log_verification.check(connection))
-            since = log_signatures.last_signed_line(connection, self._require_keys())
-            return log.load_head(connection), unsigned_lines.describe_lines(connection, since=since)
+            last_signed_line = log_signatures.last_signed_line(connection, self._require_keys())
+            lines = unsigned_lines.describe_lines(connection, after_line=last_signed_line)
+            return log.load_head(connection), lines
 
     @records_refusals("sign")
     def sign(self, expected: log.LogHead, *, actor: str) -> log.LogHead:

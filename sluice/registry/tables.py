@@ -193,7 +193,7 @@ imported_receipts = Table(
 
 # Lineage of a local training of a candidate that was imported before. It replaces the imported
 # lineage, which may be wrong in everything that the candidate digest does not cover.
-own_lineages = Table(
+local_lineages = Table(
     "sluice_own_lineages",
     metadata,
     Column("model", _NAME, primary_key=True),
@@ -363,7 +363,7 @@ LOGGED_TABLES = (
     history,
     rollouts,
     rollout_transitions,
-    own_lineages,
+    local_lineages,
 )
 """Tables whose rows all have a line in the log. A migration logs them in this order."""
 

@@ -162,7 +162,7 @@ def test_trusted_code_is_recorded_and_runs(home: Home, user_file: tuple[Path, Us
 
 
 def test_trust_must_name_code_of_the_version(home: Home, file: Path) -> None:
-    with pytest.raises(SettingsError, match="'other:Net' is no such code: the version names tests"):
+    with pytest.raises(SettingsError, match=r"does not name 'other:Net'\. It names tests"):
         home.import_file(file, trust=["other:Net"])
 
 
