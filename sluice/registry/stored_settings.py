@@ -22,7 +22,7 @@ class RemovedSetting:
     """Name of the setting."""
 
     affects_row_order: bool = False
-    """Whether the setting determined the order of rows, and thus the rows used for training."""
+    """Whether the setting determined the order of rows, and thus which rows were training rows."""
 
     effect: str
     """Effect on a version that was trained with the setting, as a sentence."""
@@ -51,8 +51,8 @@ def migrate_settings(
         settings_type: Current settings class of the workload.
 
     Returns:
-        The other settings, for ``settings_type.parse``, which still rejects unknown names; and the
-        entries of ``REMOVED_SETTINGS`` whose settings were omitted.
+        The remaining settings, which ``settings_type.parse`` accepts unless a name is unknown; and
+        the entries of ``REMOVED_SETTINGS`` whose settings were omitted.
     """
     owners = {f"{cls.__module__}:{cls.__qualname__}" for cls in settings_type.__mro__}
     omitted_settings = tuple(
