@@ -33,7 +33,7 @@ _MAX_COMPLETE_LIST_LENGTH = 12
 _NUM_SHOWN_VALUES = 5
 """Number of values that are shown of a longer list."""
 _MAX_CELL_CHARS = 40
-"""Maximum length of a text in the table of values; a longer one gets a line [characters]."""
+"""Maximum length of a text in the table of values [characters]; a longer text is shown above it."""
 _GAIN_DEFINITION = (
     "A gain is the loss of the reference minus the loss of the candidate: above 0 is better."
 )

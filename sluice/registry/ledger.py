@@ -527,7 +527,7 @@ class Ledger(SignedLedger):
             UnknownVersion: There is no such model.
         """
         keys = None if key is None else Keyring.load(key)
-        anchor = None if keys is None else AnchorSnapshot.of(anchor_of(keys, self.url))
+        anchor = None if keys is None else AnchorSnapshot.take(anchor_of(keys, self.url))
         with self._database.read() as connection:
             model_names = queries.model_names(connection)
             if model is not None and model not in model_names:

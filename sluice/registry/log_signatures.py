@@ -16,14 +16,14 @@ from sluice.base.digests import digest_json, short
 from sluice.base.errors import IntegrityError, StorageError
 from sluice.base.pluralize import pluralize
 from sluice.registry.anchor import AnchorReader, SignedLine
-from sluice.registry.keyring import KNOWN_KEYS, Keyring
+from sluice.registry.keyring import KNOWN_KEYS_FILE, Keyring
 from sluice.registry.log import EMPTY_DIGEST, LogHead, line_digest, load_head
 from sluice.registry.records import RegistryFinding
 from sluice.registry.tables import log, signatures
 
 SignatureKind = Literal["change", "bridge"]
 
-_SIGNATURE_FIX = f"Restore the database from a backup, or correct {KNOWN_KEYS}."
+_SIGNATURE_FIX = f"Restore the database from a backup, or correct {KNOWN_KEYS_FILE}."
 _LOG_FIX = f"{_SIGNATURE_FIX} Sign nothing until sluice registry verify finds no problem."
 _UNSIGNED_FIX = (
     "Review these lines, and sign them if they are correct: sluice registry sign --key FILE"
@@ -413,7 +413,7 @@ def _unsigned_error(connection: Connection, first_line: int, last_line: int) -> 
         f"With a key, every line must be signed, but line {first_line} of the log ({row_name}) is "
         f"not signed by a known key.{end_text}",
         cause="The line was written without the key or not by Sluice, or its key is not in "
-        f"{KNOWN_KEYS}.",
+        f"{KNOWN_KEYS_FILE}.",
         fix=_UNSIGNED_FIX,
     )
 
@@ -422,7 +422,7 @@ def _rewritten_error(problem: str) -> IntegrityError:
     return IntegrityError(
         problem,
         cause="The log was rewritten after it was signed; or a key that signed it was removed from "
-        f"{KNOWN_KEYS}, or has too early an end time there.",
+        f"{KNOWN_KEYS_FILE}, or has too early an end time there.",
         fix=_LOG_FIX,
     )
 

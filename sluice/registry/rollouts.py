@@ -250,7 +250,9 @@ class RolloutLedger(Ledger):
             )
         with self._write(transition.actor) as connection:
             queries.lock_model(connection, rollout.model, at=transition.at)
-            rollout_rows.store_transition(connection, transition, revision=rollout.revision)
+            rollout_rows.store_transition(
+                connection, transition, expected_revision=rollout.revision
+            )
 
     @spanned
     @records_refusals("rollout")
@@ -384,7 +386,9 @@ class RolloutLedger(Ledger):
                 reason=reason,
                 receipt=promotion_digest,
             )
-            rollout_rows.store_transition(connection, transition, revision=rollout.revision)
+            rollout_rows.store_transition(
+                connection, transition, expected_revision=rollout.revision
+            )
         return transition
 
 

@@ -271,5 +271,5 @@ def test_code_identity_that_does_not_match_the_code_digest_is_rejected(
     lineage = user.lineage(store)
     identity = lineage.code_identity.model_copy(update={"distributions": {}})
 
-    with pytest.raises(ContractError, match="parts of its code have the digest"):
+    with pytest.raises(ContractError, match="modules, packages and data files have the digest"):
         ledger.register(MODEL, lineage.model_copy(update={"code_identity": identity}), [])
