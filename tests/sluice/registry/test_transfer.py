@@ -332,7 +332,7 @@ def change_model_name(parts: Parts) -> None:
             "was changed since its export: its candidate digest is",
         ),
         (with_updated_manifest(change_workload), "its settings have the digest"),
-        (with_updated_manifest(replace_weights_by_pickle), "and is a Python pickle"),
+        (with_updated_manifest(replace_weights_by_pickle), "but is a Python pickle"),
         (with_updated_manifest(change_model_name), "a model name must have 1 to 200 lower-case"),
         (lambda parts: parts.pop("manifest.json"), "has no manifest.json"),
         (lambda parts: parts.update({"manifest.json": b"[]"}), "manifest cannot be read"),
