@@ -23,8 +23,8 @@ class CausalTransformer(nn.Module):
     Shape legend: B = texts or blocks, L = tokens, H = width, V = size of the vocabulary.
 
     The output at a position depends only on the tokens up to this position. The head shares the
-    weights of the embedding. Position encodings are sines and cosines, so any length is possible,
-    but the network has not learned to use positions beyond the length of the training texts.
+    weights of the embedding. Position encodings are sines and cosines, so any length is possible.
+    However, the network has not learned to use positions beyond the length of the training texts.
 
     Args:
         num_features: V.

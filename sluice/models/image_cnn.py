@@ -44,7 +44,7 @@ class ImageCnn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, O) of uint8 pixels from 0 to 255, or floats from 0 to 1."""
         pixels = x.float() if x.is_floating_point() else x.float() / 255
-        # The pixels are centred, because with inputs from 0 to 1 many units of the first layer
+        # The pixels are scaled to -1 to 1. With inputs from 0 to 1, many units of the first layer
         # would initially have outputs of one sign only.
         hidden = self.body(pixels * 2 - 1)
         pooled = torch.cat([hidden.mean(dim=(2, 3)), hidden.amax(dim=(2, 3))], dim=1)

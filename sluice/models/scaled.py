@@ -165,8 +165,8 @@ def _values_for_fit(source: Tensor | RowSource) -> Tensor:
 
 def _mean_and_std(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean and the standard deviation of each column; 1 for a constant column."""
-    # Both are computed in double precision, because the standard deviation may be small compared
-    # with the mean, such as 1 for prices of about 1e4.
+    # Mean and standard deviation are computed in double precision, because the standard deviation
+    # may be small compared with the mean, such as 1 for prices of about 1e4.
     rows = values.reshape(-1, values.shape[-1]).double()
     mean, std = rows.mean(dim=0), rows.std(dim=0, correction=0)
     # Because of rounding, the standard deviation of a constant column is not 0, but about 1e-16 of

@@ -24,9 +24,9 @@ class Transformer(nn.Module):
     mask, because all rows of a window are known at prediction time.
 
     Position encodings are not learned, but sines and cosines of the distance to the last row. So
-    the number of weights does not depend on the length, the same weights can be used with any
-    ``seq_len``, and the last row always has the same encoding. Layers are pre-norm, which is stable
-    without warmup and requires one more normalisation after the last layer.
+    the same weights can be used with any ``seq_len``, and the last row always has the same
+    encoding. Layers are pre-norm, which is stable without warmup and requires one more
+    normalisation after the last layer.
 
     Args:
         num_features: D.

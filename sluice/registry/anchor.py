@@ -3,8 +3,8 @@
 If a database was restored from an older copy, or lost its last signed lines together with their
 signatures, the database alone does not show the loss. The last signed line is therefore also stored
 in a file beside the key, or at the location set in ``known_keys.yaml``. The database must contain
-this line. It may contain later lines, because another machine may have signed lines meanwhile, or a
-process may have ended after writing the database and before writing the anchor.
+this line. It may contain later lines: another machine may have signed lines meanwhile, or a process
+may have ended between writing the database and writing the anchor.
 """
 
 import contextlib
@@ -113,9 +113,10 @@ def anchor_of(keys: Keyring, url: str) -> Anchor | None:
 def registry_identity(url: str) -> str:
     """Return a digest that identifies the database of a registry; anchors are named by it.
 
-    The digest covers the backend, host, port and database of the URL, and its query parameters
-    host, port and options (which may select a schema), but not the user name. The URL comes from
-    the user's settings, so an attacker who can only write the database cannot change it.
+    The digest covers the backend, host, port and database of the URL, but not the user name. It
+    also covers the query parameters host, port and options, of which options may select a schema.
+    The URL comes from the user's settings, so an attacker who can only write the database cannot
+    change it.
     """
     parsed_url = make_url(url)
     database = parsed_url.database or ""

@@ -216,8 +216,8 @@ def find_status(
     name, command = f"{version.model} version {version.number}", "sluice registry approve"
     if needs_second_person and newest_approval is None:
         problem = (
-            f"The promotion of {name} requires the approval of an actor other than its promoter, "
-            "but none is recorded for a promotion over the current production version."
+            f"The promotion of {name} requires the approval of an actor other than its promoter. "
+            "No such approval is recorded for a promotion over the current production version."
         )
         remedy = (
             f"Ask another person to run: {command} {version.model} {version.number} "

@@ -147,9 +147,9 @@ def _load_approval_subject(connection: Connection, entry: HistoryEntry) -> dict[
 def _find_signer(connection: Connection, keys: Keyring, line_number: int) -> tuple[str, bool]:
     """Return the id of the known key that signed a line, and whether the actor must own this key.
 
-    The actor need not own the key of a bridge signature, by which another person signed unsigned
-    lines after a review, or of a signature from before schema 6, which names no actor. Signatures
-    of unknown keys are ignored, because anybody can add them.
+    The actor need not own the key in two cases. With a bridge signature, another person signed
+    unsigned lines after a review. A signature from before schema 6 names no actor. Signatures of
+    unknown keys are ignored, because anybody can add them.
     """
     query = sa.select(signatures.c.key_id, signatures.c.kind).where(
         signatures.c.line >= line_number, signatures.c.key_id.in_(keys.known_keys)

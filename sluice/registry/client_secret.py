@@ -1,9 +1,9 @@
 """Secret of each model, for the assignment of users to rollout arms and for their pseudonyms.
 
 Clients know the id of a rollout. If the assignment depended only on this id and the user key, a
-client could compute the assignment, and choose user keys that all reach the challenger. The
-pseudonym of a user is a digest that is keyed with the secret. A reader of the samples cannot
-identify a user, but the operator can find and delete the samples of a given user.
+client could choose user keys that all reach the challenger. The pseudonym of a user is a digest
+that is keyed with the secret. A reader of the samples cannot identify a user, but the operator can
+find and delete the samples of a given user.
 """
 
 import functools

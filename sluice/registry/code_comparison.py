@@ -31,8 +31,8 @@ class CodeComparison:
     """Comparison of a version's code with the code of this process."""
 
     outcome: Literal["same", "other", "unknown"]
-    """"same" if the user's modules are equal, "other" if they differ, and "unknown" for a version
-    that was stored with the digest of its code only."""
+    """"same" if the user's modules are equal, "other" if they differ. "unknown" if the version was
+    stored with the digest of its code only."""
 
     trained_digest: str
     """Digest of the code with which the version was trained."""

@@ -188,8 +188,8 @@ def require_trusted_modules(version: Version) -> None:
 def _is_sluice_code(path: str) -> bool:
     """Return whether a path names a class that a module of Sluice defines.
 
-    It is not sufficient that the module belongs to Sluice, because everything that the module
-    imports, such as torch, is also one of its attributes. The source is parsed and not imported.
+    It is not sufficient that the module belongs to Sluice. Everything that the module imports, such
+    as torch, is also an attribute of the module. The source is parsed and not imported.
     """
     match = _SLUICE_CLASS_PATH.fullmatch(path)
     spec = importlib.util.find_spec(match[1]) if match else None

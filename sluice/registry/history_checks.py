@@ -22,8 +22,8 @@ def check_moves(
 ) -> Iterator[RegistryFinding]:
     """Follow the moves in the history of a model, and yield every inconsistency.
 
-    Each move of the production pointer must start where the previous one ended, each promotion must
-    have a valid receipt, and the last move must match the pointer.
+    Each move of the production pointer must start at the version at which the previous move ended.
+    Each promotion must have a valid receipt. The last move must match the pointer.
 
     Args:
         connection: Connection to the registry.

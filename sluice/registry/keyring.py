@@ -1,8 +1,8 @@
 """Known keys that verify a registry's signatures, and the actors to whom they belong.
 
-The keys are listed in ``known_keys.yaml`` in the folder of the signing key, so that every command,
-job and server with access to the key also has the list. Without this file, only the signing key
-itself is known, and a change may have any actor name.
+The keys are listed in ``known_keys.yaml`` in the folder of the signing key. So every command, job
+and server with access to the key also has the list. Without this file, only the signing key itself
+is known, and a change may have any actor name.
 """
 
 from collections.abc import Mapping

@@ -207,7 +207,7 @@ class Ledger(SignedLedger):
 
         The first decision on a subject is final. No lock is held while ``make_decision`` runs. If
         another decision on the model is stored meanwhile, ``make_decision`` runs again and gets
-        that decision as well, because each decision counts as a separate attempt on its window.
+        this decision, too. Each decision counts as a separate attempt on its window.
 
         Args:
             model: Name of the model.
@@ -288,8 +288,8 @@ class Ledger(SignedLedger):
     ) -> ApprovalStatus:
         """Return which approval the next promotion of a version requires, and which is recorded.
 
-        No approval is required if the version is in production, or if its promotion is blocked, for
-        example because its verdict against the version in production is not PROMOTE.
+        No approval is required in two cases: the version is in production, or its promotion is
+        blocked, for example because its verdict against the version in production is not PROMOTE.
 
         Args:
             model: Name of the model.

@@ -1,8 +1,8 @@
 """Signatures of the log's head; each signature covers the lines after the previous signature.
 
-A change is signed only if all earlier lines are signed, so that the signature of the change does
-not cover lines that somebody else wrote. Lines that were written without a key can be signed later:
-a person reviews these lines and makes a ``bridge`` signature.
+A change is signed only if all earlier lines are signed. So the signature of the change does not
+cover lines that somebody else wrote. Lines that were written without a key can be signed later: a
+person reviews these lines and makes a ``bridge`` signature.
 """
 
 from collections.abc import Iterable, Iterator
@@ -178,8 +178,11 @@ def check(
 ) -> Iterator[RegistryFinding]:
     """Yield the findings about signatures by known keys, the anchor and unsigned lines.
 
-    A signature is reported if it is invalid, if the previous signature is missing or by an unknown
-    key, or if its key does not belong to its actor.
+    A signature is reported in these cases:
+
+    - It is invalid.
+    - The signature before it is missing or by an unknown key.
+    - Its key does not belong to its actor.
     """
     rows = list(connection.execute(_select_by_known_keys(keys).order_by(signatures.c.line)).all())
     for row in rows:

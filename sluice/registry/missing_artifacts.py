@@ -44,7 +44,7 @@ def explain_missing_artifacts(url: str, store: ArtifactStore) -> tuple[str, str]
     return (
         f"The registry {url} is shared, but the artifact folder of this home is not: the versions "
         "were registered by another home.",
-        f"Copy the artifacts folder of that home into {store.root} (files are named by their "
-        "digests, so nothing is overwritten), or use one SLUICE_HOME on shared storage for all "
-        "machines.",
+        f"Copy the artifacts folder of that home into {store.root}, or use one SLUICE_HOME on "
+        "shared storage for all machines. Copying overwrites nothing, because files are named by "
+        "their digests.",
     )

@@ -137,8 +137,8 @@ class TrustedKeys:
             if match is None or key is None or match[1] in keys or key in keys.values():
                 raise SettingsError(
                     f"Line {line_number} of {path} must be 'NAME {ALGORITHM}:KEY' with a key of 64 "
-                    "hexadecimal digits, and each name and key may occur only once, got "
-                    f"{line[:100]!r}.",
+                    f"hexadecimal digits, got {line[:100]!r}. Each name and key may occur only "
+                    "once.",
                     fix="Copy the line of the .pub file created by sluice registry new-key.",
                 )
             keys[match[1]] = key

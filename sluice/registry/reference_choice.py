@@ -8,8 +8,8 @@ from sluice.registry.records import Version
 def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str) -> Version | None:
     """Return the version that a candidate is compared with; None for the baseline.
 
-    The result is the version in production, unless this is the candidate itself. The result is then
-    the reference of the recorded decision on the candidate and this window, so that the gate
+    Usually the result is the version in production. If the candidate itself is in production, the
+    result is the reference of the recorded decision on the candidate and this window. The gate then
     returns the same decision again. If no such decision is recorded, the reference is the baseline.
     """
     production = ledger.production(model)
