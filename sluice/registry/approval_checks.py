@@ -96,8 +96,8 @@ def _needs_approval(
 ) -> bool:
     """Return whether an entry is a promotion that required the approval of a second person.
 
-    The writer of an entry could set its time to one before ``two_person_since``. A signature can
-    prove that the entry was added later.
+    The writer of an entry could set the time of the entry to a time before ``two_person_since``,
+    but a signature can prove that the entry was added later.
     """
     two_person_start = keys.two_person_since
     return (

@@ -153,7 +153,7 @@ def describe_rollback_code(version_name: str, lineage: Lineage, comparison: Code
             f"is restored ({describe_commit(lineage)}), or with: sluice serve --code stored."
         )
     sentence = (
-        f"The current code is that of {version_name}." if comparison.outcome == "same" else ""
+        f"The current code is the code of {version_name}." if comparison.outcome == "same" else ""
     )
     return f"{sentence} {comparison.warning(version_name)}".strip()
 

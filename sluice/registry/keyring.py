@@ -54,7 +54,7 @@ class KnownKeys(Settings):
         None,
         strict=False,
         description="Time from which a promotion requires the approval of an actor other than the "
-        "promoter, signed with that actor's key. By default never.",
+        "promoter, signed with that actor's key. By default, no promotion requires it.",
     )
 
 

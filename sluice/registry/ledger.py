@@ -249,8 +249,7 @@ class Ledger(SignedLedger):
             gate_settings_digest: Digest of the gate, guard and suite settings under which the
                 verdict must have been issued; None to skip this check.
             approval_settings: Approval settings of the pipeline; None for a command that does not
-                know them. If the promotion receipt records that an approval is required, this
-                applies in any case.
+                know them. An approval that the promotion receipt requires is required in any case.
 
         Raises:
             UnknownVersion: There is no such version.
@@ -434,11 +433,11 @@ class Ledger(SignedLedger):
     def rollback(
         self, model: str, *, expected: int, actor: str, reason: str, store: ArtifactStore
     ) -> Promotion:
-        """Restore the last production version before ``expected`` that was not rolled back.
+        """Restore the production version before ``expected``, skipping rolled-back versions.
 
-        A repeated rollback goes further back, at most to the first promotion, and never returns to
-        a version that was rolled back. A rollback moves only the pointer, not the code. The result
-        reports whether the restored version was trained with other code.
+        A repeated rollback goes further back, at most to the first promotion. A rollback moves only
+        the pointer, not the code. The result reports whether the restored version was trained with
+        other code.
 
         Raises:
             UnknownVersion: Nothing is in production, or there is no earlier version.

@@ -160,7 +160,7 @@ def last_signed_line(connection: Connection, keys: Keyring) -> int:
 
 
 def require_no_findings(findings: Iterable[RegistryFinding]) -> None:
-    """Raise if there are findings, because an inconsistent log must not be signed.
+    """Reject a log with findings, because an inconsistent log must not be signed.
 
     Raises:
         IntegrityError: The message contains the first finding.

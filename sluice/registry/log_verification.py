@@ -22,8 +22,9 @@ from sluice.registry.records import RegistryFinding
 from sluice.registry.tables import LOGGED_TABLES, log
 
 _FIX = "The database was edited manually or damaged: restore it from a backup."
-_MAX_KEYS = 500
-"""Maximum number of values in one SQL IN list; SQLite before version 3.32 accepts 999 in total."""
+_MAX_BATCH_SIZE = 500
+"""Maximum number of values in one SQL IN list. SQLite before version 3.32 accepts at most 999
+parameters in a query."""
 
 RowSelection = tuple[Table, sa.ColumnElement[bool]]
 """A table, and a condition that selects some of its rows."""
@@ -204,8 +205,8 @@ def _check_end(connection: Connection) -> Iterator[RegistryFinding]:
 
 
 def _batches(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(values), _MAX_KEYS):
-        yield values[start : start + _MAX_KEYS]
+    for start in range(0, len(values), _MAX_BATCH_SIZE):
+        yield values[start : start + _MAX_BATCH_SIZE]
 
 
 def _select_raw(table: Table) -> sa.Select[Any]:

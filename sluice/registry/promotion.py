@@ -56,10 +56,10 @@ def require_expected_version(
 def _promotion_conflict_error(
     connection: Connection, model: str, expected: int | None, *, action: HistoryAction
 ) -> PromotionConflict:
-    """Return the error for an unexpected production version; it says who moved the pointer."""
+    """Return the error for an unexpected production version, with the last move as the cause."""
     entries = queries.load_history(connection, model)
     moves = [entry for entry in entries if entry.revision is not None]
-    actual = queries.load_pointer(connection, model).version
+    actual_version = queries.load_pointer(connection, model).version
     cause = ""
     if moves:
         last_move = moves[-1]
@@ -76,7 +76,7 @@ def _promotion_conflict_error(
         )
     return PromotionConflict(
         f"{model}: {_version_text(expected)} was expected in production, but "
-        f"{_version_text(actual)} is in production.",
+        f"{_version_text(actual_version)} is in production.",
         cause=cause,
         fix=fix,
     )
@@ -108,7 +108,8 @@ def require_evidence(
         )
     require_valid_lineage(version)
     queries.require_version_matches_log(connection, version)
-    # The order in which receipts were recorded determines which verdict is the latest.
+    # The recordings must match the log, because they determine which receipt of the POC gate or of
+    # a search is the latest.
     log_verification.require_valid_table(connection, recordings)
     require_current_gate_settings(
         connection, version, pointer=pointer, gate_settings_digest=gate_settings_digest
@@ -145,8 +146,8 @@ def require_current_gate_settings(
 ) -> None:
     """Reject a version whose verdict was issued under other gate, guard or suite settings.
 
-    This checks the verdict on which the promotion would be based, whether it passed or not.
-    ``require_evidence`` rejects a version without a verdict.
+    The settings are compared for the verdict on which the promotion would be based, whether this
+    verdict is a pass or not. ``require_evidence`` rejects a version without a verdict.
 
     Args:
         connection: Connection of the caller's transaction.
@@ -255,7 +256,7 @@ def commit_move(
 
 
 def find_rollback_target(connection: Connection, model: str, pointer: ProductionPointer) -> int:
-    """Return the last production version before the current one that was not rolled back.
+    """Return the number of the version that a rollback restores; see ``production_trail``.
 
     Raises:
         UnknownVersion: No such version exists.

@@ -26,7 +26,7 @@ from sluice.registry.unsigned_lines import UnsignedLine
 
 
 class SignedLedger(RefusalRecordingLedger):
-    """Ledger that signs its changes if it has a key, with ``sign`` and ``approve``."""
+    """Ledger that signs its changes if it has a key; adds the methods ``sign`` and ``approve``."""
 
     @contextlib.contextmanager
     def _write(self, actor: str | None = None) -> Iterator[Connection]:

@@ -146,7 +146,7 @@ def test_rollback_reports_equal_or_unknown_code(
     second = promote_version(ledger, store, user.lineage(store, salt=1), before=first)
     same = ledger.rollback(MODEL, expected=second, actor="a", reason="r", store=store)
 
-    assert "The current code is that of" in same.summary
+    assert "The current code is the code of" in same.summary
     version = ledger.version(MODEL, register_sample(ledger, store, salt=9))
     assert compare_version(version).outcome == "unknown"
     load_deployed(version, store)
