@@ -145,7 +145,7 @@ def _average_positions(
 
 
 def _reduce_width(embedding: Tensor) -> NDArray[np.float32]:
-    """Return embeddings of at most ``MAX_WIDTH`` values; a count sketch reduces wider ones."""
+    """Return embeddings of at most ``MAX_WIDTH`` values, reduced by a count sketch if wider."""
     values: NDArray[np.float32] = embedding.numpy()
     width = values.shape[1]
     if width <= MAX_WIDTH:

@@ -29,7 +29,7 @@ def sample_tokens(
         num_tokens: Number of tokens to sample.
         temperature: Divisor of the logits; 0 selects the most probable token.
         generator: Random generator on the CPU.
-        max_context: Maximum number of tokens that the network reads, always the last ones. For
+        max_context: Maximum number of tokens that the network reads, from the end of each text. For
             example, the length of the blocks on which the network was trained.
 
     Raises:

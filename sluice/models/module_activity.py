@@ -38,8 +38,8 @@ class ModuleActivity:
     previous_module_with_weights: str = ""
     """Name of the last module with weights that ran before this module; "" if none did."""
     input_key: tuple[int, tuple[int, ...]] | None = None
-    """Memory address and shape of the input in the latest pass. Two modules with the same input
-    have the same value."""
+    """Memory address and shape of the input in the latest pass. Modules with the same input have
+    equal values here."""
 
     @property
     def num_units(self) -> int:

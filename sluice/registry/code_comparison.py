@@ -66,8 +66,7 @@ class CodeComparison:
 def collect_own_modules(workload: Workload, model: ModelSettings) -> dict[str, StoredModule]:
     """Return the user's modules used by the workload and the network, by dotted name.
 
-    The source of each module is the one that this process imported, even if the file was changed
-    later.
+    Each module has the source that this process imported, even if the file was changed later.
 
     Raises:
         SettingsError: The architecture cannot be imported.
@@ -143,14 +142,14 @@ def require_same_code(version_name: str, lineage: Lineage, comparison: CodeCompa
 def describe_rollback_code(version_name: str, lineage: Lineage, comparison: CodeComparison) -> str:
     """Return sentences about the code of a version to which production was rolled back.
 
-    They say whether the version was trained with the current code.
+    The sentences say whether the version was trained with the current code.
     """
     if comparison.outcome == "other":
         return (
             f"The code was not rolled back: {version_name} was trained with other code "
             f"({short(comparison.trained_digest)}; now {short(comparison.current_digest)}): "
-            f"{'; '.join(comparison.differences)}. This checkout can serve it only after that code "
-            f"is restored ({describe_commit(lineage)}), or with: sluice serve --code stored."
+            f"{'; '.join(comparison.differences)}. Restore that code ({describe_commit(lineage)}) "
+            "before you serve the version here, or serve it with: sluice serve --code stored."
         )
     sentence = (
         f"The current code is the code of {version_name}." if comparison.outcome == "same" else ""

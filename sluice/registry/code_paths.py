@@ -29,7 +29,7 @@ _MAX_IMPORT_PATH_CHARS = 300
 _UNTRUSTED_CAUSE = "Running it gives the author of the file the permissions of this process."
 
 _SLUICE_CLASS_PATH = re.compile(r"(sluice\.(?:workloads|models)\.[a-z_]+):(\w+)", re.ASCII)
-"""Import path of a class of Sluice. Every version may name such a class, even if imported."""
+"""Import path of a class of Sluice. Every version may name such a class, even an imported one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,9 +108,7 @@ class Database:
             fix = "Use that version of Sluice, or set SLUICE_REGISTRY_URL to another registry."
             if not version:
                 cause = f"The table {tables.schema_version.name} is damaged or not from Sluice."
-                fix = (
-                    "Restore the database from a backup, or set SLUICE_REGISTRY_URL to another one."
-                )
+                fix = "Restore it from a backup, or set SLUICE_REGISTRY_URL to another database."
             raise StorageError(
                 f"The registry {self.url} has schema version {version}, but this version of Sluice "
                 f"supports {tables.SCHEMA_VERSION}.",

@@ -90,7 +90,7 @@ class Lineage(Record):
         return {f"weights of seed {m.seed} fold {m.fold_id}": m.weights for m in self.members}
 
     def other_artifacts(self) -> dict[str, str]:
-        """Return the digests of all other artifacts of the version, by role."""
+        """Return the digests of all artifacts of the version except the weights, by role."""
         logs = {f"event log of seed {m.seed} fold {m.fold_id}": m.event_log for m in self.members}
         return logs | self.artifacts
 

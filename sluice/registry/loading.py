@@ -104,8 +104,8 @@ def _import_workload_type(version: Version) -> type[Workload]:
 def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
     """Return the networks of all members of a version, built by the current code.
 
-    This verifies that the weights exist and match the networks. The code is not compared, so use
-    ``load_members`` to load a version for predictions.
+    The weights must exist and match the networks. The code is not compared, so use ``load_members``
+    to load a version for predictions.
 
     Raises:
         CodecMismatch, UntrustedCode, IntegrityError: See ``load_members``.
@@ -129,7 +129,7 @@ def load_members(
         store: Store of the weights and of the version's code.
         code: "current" builds the networks with the code of this checkout, and rejects a version
             that was trained with other code. "stored" builds them with the modules stored with the
-            version. It executes these modules, so use it only if a person requests it.
+            version. These modules are executed, so use "stored" only if a person requests it.
 
     Raises:
         CodeMismatch: The version was trained with code that differs from the current code; or its
@@ -198,7 +198,8 @@ def read_stored_code(
     Raises:
         CodeMismatch: The version was stored without its code.
         UntrustedCode: The version was imported, and its code is not trusted.
-        IntegrityError: The archive is missing or damaged, or contains other modules.
+        IntegrityError: The archive is missing or damaged, or its modules do not match the code
+            digest.
     """
     require_trusted_modules(version)
     lineage = version.lineage

@@ -387,7 +387,7 @@ def _find_lost_line(
 def _signed_text(signature: Row[Any] | SignedLine) -> str:
     """Return the text that is signed: a digest of the fields of the signature.
 
-    A damaged field of another type is included, too, so the signature does not match it.
+    A damaged field, such as a text instead of an integer, changes the digest as well.
     """
     at = signature.signed_at
     if isinstance(at, datetime):

@@ -35,9 +35,9 @@ from sluice.verdicts.verdict import Verdict
 R = TypeVar("R", bound=Record)
 
 MAX_SAMPLES = 20_000
-"""Maximum number of samples per model. If there are more, the oldest ones are deleted. Pairs of the
-last rollout are never deleted. A pair is a sample with the predictions of both arms and a row key:
-the index label of the row that was predicted."""
+"""Maximum number of samples per model. If there are more, the oldest samples are deleted, except
+pairs of the last rollout. A pair is a sample with the predictions of both arms and a row key: the
+index label of the row that was predicted."""
 
 
 class Observations:
@@ -47,7 +47,7 @@ class Observations:
 
     Args:
         database: The registry's database.
-        max_age: Maximum age of samples; ``write`` deletes older ones. None for no limit.
+        max_age: Maximum age of samples; ``write`` deletes older samples. None for no limit.
     """
 
     def __init__(self, database: Database, *, max_age: timedelta | None = None) -> None:
@@ -118,9 +118,10 @@ class Observations:
         Args:
             model: Name of the model.
             rollout: Id of the rollout whose samples are returned; None for all samples.
-            max_samples: Maximum number of samples; the newest ones are returned.
+            max_samples: Maximum number of samples; the newest samples are returned.
             without_fault: Whether to return only requests without a fault. Faulty requests are
-                sampled more often, so those of a single client could displace all other samples.
+                sampled more often, so a single client that sends many of them could displace all
+                other samples.
         """
         query = sa.select(samples.c.payload).where(samples.c.model == model)
         if rollout is not None:

@@ -156,8 +156,8 @@ def require_valid_lineage(version: Version) -> None:
             f"{problem}.",
             cause="Data, config, settings, code or weights in the lineage were changed after the "
             "gates ran.",
-            fix="Restore the database from a backup, or train another candidate if this one is not "
-            "in production.",
+            fix="Restore the database from a backup. If the version is not in production, you can "
+            "train another candidate instead.",
         )
 
 

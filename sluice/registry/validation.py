@@ -105,7 +105,8 @@ def require_same_results(imported_lineage: Lineage, new_lineage: Lineage) -> Non
             cause="One of the two files was forged or comes from another training. The registry "
             "keeps the results of the first file.",
             fix="Find out which file is correct. Import that file into a registry that does not "
-            "have the candidate, or train the candidate here: local results replace imported ones.",
+            "have the candidate, or train the candidate here: local results replace imported "
+            "results.",
         )
 
 

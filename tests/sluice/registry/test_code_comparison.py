@@ -136,7 +136,7 @@ def test_rollback_reports_that_the_code_was_not_rolled_back(
     assert ledger.production_number(MODEL) == first
     assert "The code was not rolled back" in moved.summary
     assert "module probe_layers changed" in moved.summary
-    assert "can serve it only after" in moved.summary
+    assert "before you serve the version here" in moved.summary
 
 
 def test_rollback_reports_equal_or_unknown_code(
