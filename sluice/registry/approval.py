@@ -188,10 +188,10 @@ def find_status(
             a rollout, this time is the start of the rollout.
     """
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
-    receipt = next(
+    promotion_receipt = next(
         each.receipt for each in linked_receipts if each.receipt.digest == promotion_digest
     )
-    approval_requirement = strictest_settings(settings, receipt)
+    approval_requirement = strictest_settings(settings, promotion_receipt)
     subject = approval_subject(
         connection, version, pointer=pointer, promotion_digest=promotion_digest
     )
@@ -213,25 +213,23 @@ def find_status(
         _as_approval(matching_approvals[-1], approval_requirement) if matching_approvals else None
     )
     problem = remedy = ""
-    name, command = f"{version.model} version {version.number}", "sluice registry approve"
+    version_name = f"{version.model} version {version.number}"
+    command = f"sluice registry approve {version.model} {version.number} --reason '...'"
     if needs_second_person and newest_approval is None:
         problem = (
-            f"The promotion of {name} requires the approval of an actor other than its promoter. "
-            "No such approval is recorded for a promotion over the current production version."
+            f"The promotion of {version_name} requires the approval of an actor other than its promoter. "
+            "No such approval is recorded for the replacement of the current production version."
         )
-        remedy = (
-            f"Ask another person to run: {command} {version.model} {version.number} "
-            "--reason '...' --key THEIR_KEY"
-        )
+        remedy = f"Ask another person to run: {command} --key THEIR_KEY"
     elif approval_requirement.required and (
         newest_approval is None or not newest_approval.is_valid_at(valid_at or at)
     ):
         problem = (
-            f"{name} waits for an approval, which is valid for "
+            f"{version_name} waits for an approval, which is valid for "
             f"{approval_requirement.expires_h:g} h. "
             f"{_explain_missing_approval(newest_approval, approvals)}"
         )
-        remedy = f"Run: {command} {version.model} {version.number} --reason '...'"
+        remedy = f"Run: {command}"
     return ApprovalStatus(
         required=needs_second_person or approval_requirement.required,
         approval=newest_approval,

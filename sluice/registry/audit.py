@@ -45,7 +45,9 @@ class AuditRecord(Record):
     receipt: str | None = Field(
         description="Digest of the receipt that the change used or added; None without one."
     )
-    line: int | None = Field(description="Number of the log line; None for a rejected attempt.")
+    line: int | None = Field(
+        description="Number of the log line; None for a rejected attempt or a row without a line."
+    )
     signature: SignatureState | None = Field(
         description="How the log line is signed. signed: by a known key, when the line was "
         "written; bridged: by a known key, later, after a person reviewed unsigned lines; "
@@ -108,9 +110,9 @@ def load(
         *_bridge_records(connection, keys),
         *(
             AuditRecord(
-                outcome="refused", receipt=None, line=None, signature=None, **each.model_dump()
+                outcome="refused", receipt=None, line=None, signature=None, **attempt.model_dump()
             )
-            for each in refusals.load(connection, since=since)
+            for attempt in refusals.load(connection, since=since)
         ),
     ]
     selected_records = [record for record in records if since is None or record.at >= since]
@@ -125,8 +127,9 @@ def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signature
     for row in rows:
         if isinstance(row.line, int):  # SQLite may store text in the column
             state = _signature_state(connection, keys, row)
-            target = valid_signatures if state in ("signed", "bridged") else other_signatures
-            target.append((row.line, state, row.key_id))
+            is_valid = state in ("signed", "bridged")
+            sorted_signatures = valid_signatures if is_valid else other_signatures
+            sorted_signatures.append((row.line, state, row.key_id))
     return _Signatures(valid_signatures=valid_signatures, other_signatures=other_signatures)
 
 

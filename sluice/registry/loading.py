@@ -60,10 +60,11 @@ def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
     lineage = version.lineage
     where = f"{lineage.model}, candidate {short(lineage.candidate)}"
     config = lineage.resolved_config
-    missing_keys = [key for key in ("workload", "workload_settings", "model") if key not in config]
-    if missing_keys:
+    required_names = ("workload", "workload_settings", "model")
+    missing_names = [name for name in required_names if name not in config]
+    if missing_names:
         raise ContractError(
-            f"{where}: the recorded settings lack {', '.join(missing_keys)}.",
+            f"{where}: the recorded settings lack {', '.join(missing_names)}.",
             fix="Train another candidate with a pipeline that records them. The lineage of a "
             "registered candidate does not change.",
         )
@@ -283,11 +284,11 @@ def _load_workload_and_networks(
     version: Version, members: Sequence[Member], store: ArtifactStore
 ) -> tuple[Workload, list[nn.Module]]:
     workload, settings = rebuild_workload(version)
-    trained_codec = version.lineage.codec
-    if trained_codec is not None:
+    training_codec = version.lineage.codec
+    if training_codec is not None:
         with wrap_user_errors("codec() of the workload"):
             current_codec = workload.codec().identity()
-        require_same_codec(_version_name(version), trained_codec, current_codec)
+        require_same_codec(_version_name(version), training_codec, current_codec)
     return workload, [load_member(member, workload, settings, store) for member in members]
 
 

@@ -55,7 +55,7 @@ class Observations:
         self._max_age = max_age
 
     def with_retention(self, *, days: float) -> "Observations":
-        """Return these observations with a ``write`` that deletes samples older than ``days``."""
+        """Return observations of the same database that delete samples older than ``days`` [d]."""
         return Observations(self._database, max_age=timedelta(days=days))
 
     def write(self, report: ServerReport) -> None:
@@ -74,8 +74,12 @@ class Observations:
                 {"at": state.at, "payload": state.model_dump_json()},
             )
             if counts is not None:
-                key = {"rollout": counts.rollout, "epoch": counts.epoch, "server": state.server}
-                _upsert(connection, arm_counts, key, {"payload": counts.model_dump_json()})
+                _upsert(
+                    connection,
+                    arm_counts,
+                    {"rollout": counts.rollout, "epoch": counts.epoch, "server": state.server},
+                    {"payload": counts.model_dump_json()},
+                )
             if self._max_age is not None:
                 delete_expired(connection, state.model, before=state.at - self._max_age)
         # Samples are stored in a second transaction: if it fails because of an invalid row key of
@@ -100,9 +104,9 @@ class Observations:
         )
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(arm_counts.c.server)).all()
-        by_server = {row.server: _parse(TrafficCounts, row.payload) for row in rows}
+        counts_by_server = {row.server: _parse(TrafficCounts, row.payload) for row in rows}
         return merge_counts(
-            by_server, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since
+            counts_by_server, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since
         )
 
     def samples(
@@ -203,29 +207,32 @@ def insert_note(
 
 
 def _upsert(
-    connection: Connection, table: Table, key: dict[str, object], values: dict[str, object]
+    connection: Connection,
+    table: Table,
+    key_values: dict[str, object],
+    other_values: dict[str, object],
 ) -> None:
-    """Update the row with this key, or insert one.
+    """Update the row with these key values, or insert a row.
 
     Two writers cannot conflict, because each server writes only its own rows.
     """
-    where = sa.and_(*(table.c[name] == value for name, value in key.items()))
-    if connection.execute(sa.update(table).where(where).values(**values)).rowcount == 0:
-        connection.execute(sa.insert(table).values(**key, **values))
+    has_key = sa.and_(*(table.c[name] == value for name, value in key_values.items()))
+    if connection.execute(sa.update(table).where(has_key).values(**other_values)).rowcount == 0:
+        connection.execute(sa.insert(table).values(**key_values, **other_values))
 
 
 def _insert_samples(connection: Connection, model: str, new_samples: Sequence[Sample]) -> None:
     """Insert samples; the column ``row_key`` is set only for the first pair of each row."""
-    pairs = [sample for sample in new_samples if _is_keyed_pair(sample)]
+    pairs = [sample for sample in new_samples if _is_pair(sample)]
     query = sa.select(samples.c.rollout, samples.c.row_key).where(
-        samples.c.rollout.in_({s.rollout for s in pairs}),
-        samples.c.row_key.in_({s.key for s in pairs}),
+        samples.c.rollout.in_({pair.rollout for pair in pairs}),
+        samples.c.row_key.in_({pair.key for pair in pairs}),
     )
     stored_keys = {(row.rollout, row.row_key) for row in connection.execute(query)}
     rows = []
     for sample in new_samples:
         row_key = None
-        if _is_keyed_pair(sample) and (sample.rollout, sample.key) not in stored_keys:
+        if _is_pair(sample) and (sample.rollout, sample.key) not in stored_keys:
             row_key = sample.key
             stored_keys.add((sample.rollout, sample.key))
         rows.append(
@@ -239,7 +246,7 @@ def _insert_samples(connection: Connection, model: str, new_samples: Sequence[Sa
     connection.execute(sa.insert(samples), rows)
 
 
-def _is_keyed_pair(sample: Sample) -> bool:
+def _is_pair(sample: Sample) -> bool:
     """Return whether a sample has a row key and the predictions of both arms in a rollout."""
     return bool(sample.rollout and sample.key and sample.production and sample.challenger)
 
@@ -258,11 +265,11 @@ def _prune(connection: Connection, model: str) -> None:
         .scalar_subquery()
     )
     select_last_rollout = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
-    is_last_pair = sa.and_(
+    is_pair_of_last_rollout = sa.and_(
         samples.c.row_key.is_not(None), samples.c.rollout.in_(select_last_rollout)
     )
     is_excess = sa.and_(samples.c.model == model, samples.c.id <= newest_excess_id)
-    connection.execute(sa.delete(samples).where(is_excess, sa.not_(is_last_pair)))
+    connection.execute(sa.delete(samples).where(is_excess, sa.not_(is_pair_of_last_rollout)))
 
 
 def _parse(cls: type[R], text: str) -> R:

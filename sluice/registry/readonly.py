@@ -27,7 +27,7 @@ from sluice.registry.rollback_targets import production_trail
 from sluice.registry.signing import SigningKey
 
 Clock = Callable[[], datetime]
-"""Returns the current time with its time zone."""
+"""Function that returns the current time, with a time zone."""
 
 
 class ReadonlyLedger:
@@ -71,7 +71,7 @@ class ReadonlyLedger:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:

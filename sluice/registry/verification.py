@@ -64,12 +64,12 @@ def check(
         yield from check_moves(connection, model)
         yield from check_rollout(connection, model)
     if absent_versions.versions:
-        yield _missing_finding(absent_versions, store, url)
+        yield _missing_weights_finding(absent_versions, store, url)
     yield from append_only.check(connection)
     yield from table_checks.check(connection)
 
 
-def _missing_finding(
+def _missing_weights_finding(
     absent_versions: _AbsentVersions, store: ArtifactStore, url: str
 ) -> RegistryFinding:
     num_artifacts = len(absent_versions.artifacts)

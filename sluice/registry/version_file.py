@@ -122,8 +122,8 @@ def read_version(
     Args:
         path: Path of the file, which must be a regular file. It is read once.
         key: If given, the manifest must be signed with this key.
-        trusted_keys: If given, the manifest must be signed with one of these Ed25519 keys.
-            Otherwise an existing signature must still be valid for the key that it claims.
+        trusted_keys: If given, the manifest must be signed with one of these Ed25519 keys. If None,
+            an Ed25519 signature in the file must still be valid for the public key beside it.
         limits: Limits for everything that the author of the file chooses.
 
     Raises:
@@ -144,7 +144,7 @@ def read_version(
         ) from error
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            parts = _read_parts(archive, str(path), limits, num_bytes=len(content))
+            parts = _read_parts(archive, str(path), limits, num_file_bytes=len(content))
     except SluiceError:  # _read_parts may raise a ContractError, which is also a ValueError
         raise
     except _ZIP_ERRORS as error:
@@ -192,7 +192,7 @@ def _parse_metadata(text: bytes, where: str, limits: ImportLimits) -> ExportedVe
 
 
 def _read_parts(
-    archive: zipfile.ZipFile, where: str, limits: ImportLimits, *, num_bytes: int
+    archive: zipfile.ZipFile, where: str, limits: ImportLimits, *, num_file_bytes: int
 ) -> dict[str, bytes]:
     names = [info.filename for info in archive.infolist()]
     if len(names) > limits.max_parts:
@@ -208,7 +208,7 @@ def _read_parts(
     # Compressed or overlapping parts are rejected, because they need more memory than the file.
     if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
         raise _damaged_error(where, "a part is compressed")
-    if sum(info.file_size for info in archive.infolist()) > num_bytes:
+    if sum(info.file_size for info in archive.infolist()) > num_file_bytes:
         raise _damaged_error(where, "its parts overlap")
     if len(set(names)) != len(names):
         raise _damaged_error(where, "it has a duplicate part")
@@ -285,7 +285,7 @@ def _require_public_signature(
 ) -> str:
     """Return the signer of the file as a phrase; reject an invalid or untrusted signature.
 
-    If keys must be trusted, a file without an Ed25519 signature is rejected, too.
+    If ``trusted_keys`` is given, a file without an Ed25519 signature is rejected, too.
     """
     text = parts.get(_PUBLIC_SIGNATURE)
     signature = None if text is None else ManifestSignature.parse(text)
@@ -293,7 +293,7 @@ def _require_public_signature(
         raise IntegrityError(
             f"The Ed25519 signature of {where} does not match its content.",
             cause="The file was changed after it was signed.",
-            fix="Copy the file again, or request a new one. Nothing was imported.",
+            fix="Copy the file again, or request a new file. Nothing was imported.",
         )
     name = trusted_keys.name_of(signature.key) if trusted_keys and signature else None
     if trusted_keys is not None and name is None:
