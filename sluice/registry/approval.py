@@ -217,8 +217,9 @@ def find_status(
     command = f"sluice registry approve {version.model} {version.number} --reason '...'"
     if needs_second_person and newest_approval is None:
         problem = (
-            f"The promotion of {version_name} requires the approval of an actor other than its promoter. "
-            "No such approval is recorded for the replacement of the current production version."
+            f"The promotion of {version_name} requires the approval of an actor other than its "
+            "promoter. No such approval is recorded for the replacement of the current production "
+            "version."
         )
         remedy = f"Ask another person to run: {command} --key THEIR_KEY"
     elif approval_requirement.required and (

@@ -46,8 +46,7 @@ class Database:
         Raises:
             SettingsError: The URL is invalid or of another kind of database, or its driver is not
                 installed.
-            StorageError: The database is unreachable, invalid, read-only although it must be
-                migrated, or has a newer schema.
+            StorageError: The database is unreachable, read-only or invalid, or has a newer schema.
             UnknownVersion: ``create`` is False, and the database contains no registry.
         """
         parsed_url = _parse_url(url)

@@ -112,7 +112,7 @@ def _check_move(
 def _check_receipts(
     connection: Connection, model: str, promotions: Sequence[HistoryEntry]
 ) -> Iterator[RegistryFinding]:
-    """Check that each promotion has a passed receipt about the promoted and the replaced version."""
+    """Check that each promotion has a passed receipt about its version and the replaced version."""
     query = sa.select(versions.c.number, versions.c.candidate).where(versions.c.model == model)
     candidates = {row.number: row.candidate for row in connection.execute(query)}
     promoted_numbers = {move.to_version for move in promotions}

@@ -34,8 +34,8 @@ from sluice.registry.tables import (
 R = TypeVar("R", bound=Record)
 
 MAX_VERSION_NUMBER = 2**31 - 1
-"""Maximum version number that the column can store in PostgreSQL. A query for a larger number would
-fail, so it is not sent."""
+"""Maximum version number that the column can store in PostgreSQL. A larger number is not queried,
+because PostgreSQL would reject the query."""
 
 
 def model_names(connection: Connection) -> list[str]:
@@ -189,12 +189,12 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     row = connection.execute(
         sa.select(versions).where(versions.c.model == model, versions.c.number == number)
     ).one()
-    local_row = connection.execute(_select_local_lineage(model, number)).first()
-    lineage = _parse_lineage((local_row or row).lineage, row.model, row.number)
+    local_lineage_row = connection.execute(_select_local_lineage(model, number)).first()
+    lineage = _parse_lineage((local_lineage_row or row).lineage, row.model, row.number)
     state = _derive_state(connection, row.model, row.number, row.candidate)
     version_name = f"{row.model} version {row.number}"
     derived_fields: dict[str, Any] = {"state": state, "lineage": lineage}
-    if local_row is None:
+    if local_lineage_row is None:
         derived_fields |= _load_import_fields(connection, model, number)
     else:
         derived_fields["is_imported"] = False
@@ -241,9 +241,11 @@ def require_version_matches_log(connection: Connection, version: Version) -> Non
         versions.c.model == version.model, versions.c.number == version.number
     )
     log.require_row_matches_log(connection, versions, connection.execute(query).one())
-    local_row = connection.execute(_select_local_lineage(version.model, version.number)).first()
-    if local_row is not None:
-        log.require_row_matches_log(connection, local_lineages, local_row)
+    local_lineage_row = connection.execute(
+        _select_local_lineage(version.model, version.number)
+    ).first()
+    if local_lineage_row is not None:
+        log.require_row_matches_log(connection, local_lineages, local_lineage_row)
     else:
         # The row of a local training must not have been removed, because the imported lineage
         # would then be used again.

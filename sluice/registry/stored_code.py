@@ -193,6 +193,7 @@ class _StoredModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoa
         return compile(source, file_name, "exec", dont_inherit=True)
 
     def _is_parent(self, fullname: str) -> bool:
+        """Return whether a name is a package that contains a stored module."""
         return any(name.startswith(f"{fullname}.") for name in self._modules)
 
     def _file_name(self, fullname: str) -> str:
