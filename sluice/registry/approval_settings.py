@@ -54,7 +54,8 @@ def strictest_settings(
     """Return the settings of the approval that a promotion requires.
 
     The pipeline's settings and the promotion receipt may both require an approval. The shorter
-    validity period then applies. If neither requires one, the result has ``required=False``.
+    validity period then applies. If neither requires an approval, the result has
+    ``required=False``.
 
     Args:
         settings: Settings of the pipeline; None for a command that does not know them.

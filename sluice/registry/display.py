@@ -162,7 +162,7 @@ def format_time(at: datetime) -> str:
 def format_number(value: Any) -> str:
     """Return a value for display; '-' if unknown.
 
-    Floats have four significant digits, or all digits if they are integers.
+    Floats have four significant digits. Floats with an integer value below 1e15 have all digits.
     """
     if isinstance(value, bool):
         return "yes" if value else "no"

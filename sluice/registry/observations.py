@@ -36,8 +36,8 @@ R = TypeVar("R", bound=Record)
 
 MAX_SAMPLES = 20_000
 """Maximum number of samples per model. If there are more, the oldest samples are deleted, except
-pairs of the last rollout. A pair is a sample with the predictions of both arms and a row key: the
-index label of the row that was predicted."""
+keyed pairs of the last rollout: samples with the predictions of both arms and a row key, the index
+label of the predicted row."""
 
 
 class Observations:
@@ -222,8 +222,8 @@ def _upsert(
 
 
 def _insert_samples(connection: Connection, model: str, new_samples: Sequence[Sample]) -> None:
-    """Insert samples; the column ``row_key`` is set only for the first pair of each row."""
-    pairs = [sample for sample in new_samples if _is_pair(sample)]
+    """Insert samples; the column ``row_key`` is set only for the first keyed pair of each row."""
+    pairs = [sample for sample in new_samples if _is_keyed_pair(sample)]
     query = sa.select(samples.c.rollout, samples.c.row_key).where(
         samples.c.rollout.in_({pair.rollout for pair in pairs}),
         samples.c.row_key.in_({pair.key for pair in pairs}),
@@ -232,7 +232,7 @@ def _insert_samples(connection: Connection, model: str, new_samples: Sequence[Sa
     rows = []
     for sample in new_samples:
         row_key = None
-        if _is_pair(sample) and (sample.rollout, sample.key) not in stored_keys:
+        if _is_keyed_pair(sample) and (sample.rollout, sample.key) not in stored_keys:
             row_key = sample.key
             stored_keys.add((sample.rollout, sample.key))
         rows.append(
@@ -246,7 +246,7 @@ def _insert_samples(connection: Connection, model: str, new_samples: Sequence[Sa
     connection.execute(sa.insert(samples), rows)
 
 
-def _is_pair(sample: Sample) -> bool:
+def _is_keyed_pair(sample: Sample) -> bool:
     """Return whether a sample has a row key and the predictions of both arms in a rollout."""
     return bool(sample.rollout and sample.key and sample.production and sample.challenger)
 
@@ -254,7 +254,7 @@ def _is_pair(sample: Sample) -> bool:
 def _prune(connection: Connection, model: str) -> None:
     """Delete the oldest samples of a model beyond ``MAX_SAMPLES``.
 
-    Pairs of the last rollout are kept, because their labels may arrive later.
+    Keyed pairs of the last rollout are kept, because their labels may arrive later.
     """
     newest_excess_id = (
         sa.select(samples.c.id)

@@ -51,7 +51,7 @@ def migrate_settings(
         settings_type: Current settings class of the workload.
 
     Returns:
-        The remaining settings, which ``settings_type.parse`` accepts unless a name is unknown; and
+        The remaining settings, in which ``settings_type.parse`` still rejects unknown names; and
         the entries of ``REMOVED_SETTINGS`` whose settings were omitted.
     """
     owners = {f"{cls.__module__}:{cls.__qualname__}" for cls in settings_type.__mro__}
