@@ -159,7 +159,7 @@ def format_time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def format_number(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value for display; '-' if unknown.
 
     Floats have four significant digits. Floats with an integer value below 1e15 have all digits.
@@ -268,7 +268,7 @@ def _member_table(lineage: Lineage) -> Table:
     for member in lineage.members:
         table.add_row(
             *(
-                Text(format_number(value))
+                Text(format_value(value))
                 for value in (
                     member.seed,
                     member.fold_id,
@@ -302,7 +302,7 @@ def _name_value_table(values: Mapping[str, Any]) -> Table:
     """Return a table of names and values, in two columns of pairs."""
     grid = Table.grid(padding=(0, 2), pad_edge=False)
     pairs = [
-        (Text(_label(name), style="dim"), Text(format_number(value)))
+        (Text(_label(name), style="dim"), Text(format_value(value)))
         for name, value in values.items()
     ]
     num_rows = (len(pairs) + 1) // 2
@@ -337,8 +337,8 @@ def _shorten_digest(text: str) -> str:
 def _format_list(values: Sequence[Any]) -> str:
     """Return the values of a list as text; of a long list, only the first values."""
     if len(values) <= _MAX_COMPLETE_LIST_LENGTH:
-        return ", ".join(format_number(value) for value in values) or "none"
-    first_values = ", ".join(format_number(value) for value in values[:_NUM_SHOWN_VALUES])
+        return ", ".join(format_value(value) for value in values) or "none"
+    first_values = ", ".join(format_value(value) for value in values[:_NUM_SHOWN_VALUES])
     return f"{first_values} and {len(values) - _NUM_SHOWN_VALUES:,} more"
 
 
@@ -355,14 +355,14 @@ def _table_of_mappings(rows: Sequence[Mapping[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = _table(*(_label(name) for name in names))
     for row in rows:
-        table.add_row(*(Text(format_number(row.get(name))) for name in names))
+        table.add_row(*(Text(format_value(row.get(name))) for name in names))
     return table
 
 
 def _first_metrics_text(metrics: Mapping[str, float]) -> str:
     """Return the first two metrics, which fit into a row of the version list."""
     first_metrics = list(metrics.items())[:2]
-    return ", ".join(f"{_label(name)} {format_number(value)}" for name, value in first_metrics)
+    return ", ".join(f"{_label(name)} {format_value(value)}" for name, value in first_metrics)
 
 
 _LABELS: Mapping[str, str] = {
