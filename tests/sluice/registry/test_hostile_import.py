@@ -254,7 +254,7 @@ def test_malformed_import_path_is_rejected_for_any_version(tmp_path: Path, path:
         ({"num_features": True}, "num_features"),
         ({"num_features": -2}, "num_features"),
         ({"num_features": 10**12}, "at most|max"),
-        ({"num_features": 3}, "x_mean must have shape"),
+        ({"num_features": 3}, "x_mean must have the shape"),
         ({"num_outputs": 0}, "num_outputs"),
         ({"num_outputs": None}, "num_outputs"),
         ({"scale_inputs": "yes"}, "scale_inputs"),

@@ -338,7 +338,7 @@ def change_model_name(parts: Parts) -> None:
         (lambda parts: parts.update({"manifest.json": b"[]"}), "manifest cannot be read"),
         (
             with_updated_manifest(lambda parts: parts.update({"version.json": b"{}"})),
-            "description cannot",
+            "version.json cannot be read",
         ),
     ],
 )
