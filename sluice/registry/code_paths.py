@@ -1,4 +1,4 @@
-"""Decides which code a version may run: Sluice's, the pipeline's, or code that the user trusts.
+"""Decides which code a version may run: code of Sluice, of the local pipeline, or trusted code.
 
 A version names code by import path: the class of its workload, and the class of its network if
 Sluice does not contain this network. When Python imports a module, it runs the module's code. So a
@@ -100,7 +100,7 @@ def accept_code(
 
     Args:
         lineage: Lineage from the file.
-        local_paths: Import paths that the local pipeline uses.
+        local_paths: Import paths that the shipped pipeline or a version trained here uses.
         trusted_paths: Import paths that the user trusts with ``--trust``, as typed.
 
     Raises:

@@ -104,7 +104,7 @@ class Database:
                 version = migrations.create_or_migrate(connection)
         if version != tables.SCHEMA_VERSION:
             cause = "The registry was created by a newer version of Sluice."
-            fix = "Use that version of Sluice, or set SLUICE_REGISTRY_URL to another registry."
+            fix = "Use the newer version, or set SLUICE_REGISTRY_URL to another registry."
             if not version:
                 cause = f"The table {tables.schema_version.name} is damaged or not from Sluice."
                 fix = "Restore it from a backup, or set SLUICE_REGISTRY_URL to another database."
@@ -168,7 +168,7 @@ def _prepare_folder(url: URL, *, create: bool) -> None:
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
-    # Without an isolation level, the driver sends no BEGIN, which it would send too late.
+    # With isolation_level None, the driver sends no BEGIN. The driver would send it too late, so
     # _begin_sqlite sends BEGIN instead.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")

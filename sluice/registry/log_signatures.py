@@ -400,7 +400,9 @@ def _signed_text(signature: Row[Any] | SignedLine) -> str:
         signature.actor,
         at,
     )
-    return digest_json([v if isinstance(v, int | str | None) else repr(v) for v in values])
+    return digest_json(
+        [value if isinstance(value, int | str | None) else repr(value) for value in values]
+    )
 
 
 def _format_time(at: datetime) -> str:

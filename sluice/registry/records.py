@@ -93,8 +93,8 @@ class HistoryEntry(Record):
     actor: str
     reason: str
     receipt: str | None = Field(
-        description="Digest of the promotion receipt on which the action is based; of an approval, "
-        "the digest of its own receipt."
+        description="Digest of the promotion receipt on which the action is based; for an "
+        "approval, digest of the approval's receipt; None for other actions."
     )
     revision: int | None = Field(
         description="Revision of the pointer after the action; None if the pointer did not move."
@@ -109,7 +109,9 @@ class Promotion(Record):
     previous: int | None
     moved: bool = Field(description="False if the version was in production already.")
     revision: int
-    at: datetime | None = Field(description="Time at which the pointer moved; None if it did not.")
+    at: datetime | None = Field(
+        description="Time at which the pointer moved; None if it did not move."
+    )
     code: str = Field(
         "",
         description="After a rollback, sentences that say whether the current code is the code of "
