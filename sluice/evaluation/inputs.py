@@ -13,7 +13,7 @@ from sluice.registry.lineage import Lineage
 from sluice.registry.loading import load_networks
 from sluice.registry.missing_artifacts import (
     explain_missing_artifacts,
-    is_own_registry,
+    is_registry_of_home,
     lacks_all_weights,
 )
 from sluice.registry.readonly import ReadonlyLedger
@@ -101,7 +101,7 @@ def _will_be_reproduced(
     has_same_subject = lineage.seeds == seeds and all(
         getattr(lineage, role) == digest for role, digest in subject.items()
     )
-    is_from_this_home = is_own_registry(registry_url, store)
+    is_from_this_home = is_registry_of_home(registry_url, store)
     return has_same_subject and (is_from_this_home or not lacks_all_weights(lineage, store))
 
 

@@ -330,7 +330,7 @@ def _code_sentence(built_version: _BuiltVersion) -> str:
         return " The current code cannot import its workload or network."
     differences = (
         *built_version.comparison.differences,
-        *built_version.comparison.other_differences,
+        *built_version.comparison.environment_differences,
     )
     if not differences:
         return ""

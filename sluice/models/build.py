@@ -51,9 +51,9 @@ def require_known_architecture(name: str) -> None:
 
 
 def build_network(num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
-    """Return a newly initialised network from (B, L, D) to (B, O).
+    """Return a newly initialised network that maps (B, L, D) to (B, O).
 
-    The initial weights are drawn from torch's global generator, which must be seeded before.
+    The initial weights are drawn from torch's global generator, which the caller must seed.
 
     Args:
         num_features: D, columns of the input.
@@ -62,15 +62,15 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
             (num_features, num_outputs, settings).
 
     Raises:
-        SettingsError: The architecture is unknown, cannot be imported or built, is not an
-            ``nn.Module``, or is a built-in one with ``options``.
+        SettingsError: The architecture is unknown, cannot be imported or built, or is not an
+            ``nn.Module``; or ``options`` are set for a built-in architecture.
     """
     name = settings.architecture
     builder = ARCHITECTURES.get(name)
     if settings.options and (builder is not None or name.startswith(_BUILT_IN_PREFIX)):
         raise SettingsError(
             f"The architecture '{name}' has no options, got {', '.join(settings.options)}.",
-            cause="Only user-defined networks have options. They read them from settings.options.",
+            cause="Only user-defined networks have options, which they read from settings.options.",
             fix="Remove model.options, or name your own class as 'module:Class'.",
         )
     if builder is not None:
@@ -91,10 +91,10 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
 def build_meta_network(
     num_features: int, num_outputs: int, settings: ModelSettings
 ) -> nn.Module | None:
-    """Return a built-in network on the meta device, that is, without memory for its weights.
+    """Return a built-in network on the meta device; None for any other architecture.
 
-    Its tensors have the same shapes as those of ``build_network``, but need no memory, whatever the
-    settings are. Returns None for any other architecture.
+    The tensors of the network have the same shapes as in ``build_network``, but need no memory,
+    however large the sizes in the settings are.
 
     Args:
         num_features: See ``build_network``.
@@ -107,7 +107,7 @@ def build_meta_network(
     if settings.architecture not in ARCHITECTURES and not settings.architecture.startswith(
         _BUILT_IN_PREFIX
     ):
-        return None  # user code may have any side effect while it builds the network
+        return None  # user code is not run, because it may have any side effect
     with torch.device("meta"):
         return build_network(num_features, num_outputs, settings)
 
@@ -115,8 +115,8 @@ def build_meta_network(
 def require_architecture_type(imported: object, path: str) -> type[nn.Module]:
     """Return the imported object if it is a network class.
 
-    This must be checked before the object is called, because settings may come from an untrusted
-    file, which must not be able to call any other function.
+    The caller must make this check before it calls the object. The settings may come from an
+    untrusted file, which must not be able to call any other function.
 
     Args:
         imported: Object imported from ``path``.
@@ -127,10 +127,10 @@ def require_architecture_type(imported: object, path: str) -> type[nn.Module]:
     """
     if isinstance(imported, type) and issubclass(imported, nn.Module):
         return imported
-    required = f"The architecture '{path}' must be a subclass of torch.nn.Module"
+    requirement = f"The architecture '{path}' must be a subclass of torch.nn.Module"
     if isinstance(imported, type):
-        raise _not_a_network(f"{required}, got the class", imported)
-    raise _not_a_network(f"{required}, got an object of type", type(imported))
+        raise _not_a_network_error(f"{requirement}, got the class", imported)
+    raise _not_a_network_error(f"{requirement}, got an object of type", type(imported))
 
 
 def require_network(network: object, source: str) -> nn.Module:
@@ -144,15 +144,15 @@ def require_network(network: object, source: str) -> nn.Module:
         SettingsError: The object is not an ``nn.Module``.
     """
     if not isinstance(network, nn.Module):
-        raise _not_a_network(
+        raise _not_a_network_error(
             f"The {source} must return a torch.nn.Module, got an object of type", type(network)
         )
     return network
 
 
-def _not_a_network(message: str, kind: type) -> SettingsError:
+def _not_a_network_error(message_start: str, received_type: type) -> SettingsError:
     return SettingsError(
-        f"{message} {kind.__module__}.{kind.__qualname__}.",
+        f"{message_start} {received_type.__module__}.{received_type.__qualname__}.",
         cause="A candidate must be a torch.nn.Module, because it is trained by gradient descent. "
         "Estimators of scikit-learn and other libraries cannot be candidates.",
         fix="Let the class inherit from torch.nn.Module. To compare a candidate with an "

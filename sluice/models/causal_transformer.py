@@ -13,8 +13,8 @@ _FEEDFORWARD_RATIO = 4
 """Number of hidden units of a layer's feedforward network, as a multiple of the width."""
 
 _INIT_STD = 0.02
-"""Standard deviation of the initial embedding. The head has the same weights, so with the default
-of 1 the first logits would be large."""
+"""Standard deviation of the initial embedding. With PyTorch's default of 1, the first logits would
+be large, because the head shares the weights of the embedding."""
 
 
 class CausalTransformer(nn.Module):
@@ -22,9 +22,9 @@ class CausalTransformer(nn.Module):
 
     Shape legend: B = texts or blocks, L = tokens, H = width, V = size of the vocabulary.
 
-    The output at a position depends on this and earlier tokens only. The head shares the weights of
-    the embedding. Position encodings are sines and cosines, so any length is possible, but the
-    network has not learned to use positions beyond the length of the training texts.
+    The output at a position depends only on the tokens up to this position. The head shares the
+    weights of the embedding. Position encodings are sines and cosines, so any length is possible.
+    However, the network has not learned to use positions beyond the length of the training texts.
 
     Args:
         num_features: V.
@@ -78,7 +78,7 @@ class CausalTransformer(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits (B, L, V)."""
         length, width = ids.shape[1], self.embedding.embedding_dim
-        # ``encode_positions`` encodes the distance to the last token. After the flip, it is the
+        # ``encode_positions`` encodes the distance to the last token. The flip turns this into the
         # distance to the first token.
         position_LH = encode_positions(length, width, device=ids.device).flip(0)
         hidden_BLH = self.drop(self.embedding(ids) * math.sqrt(width) + position_LH)

@@ -23,7 +23,7 @@ _NETWORKS_WITH_DROPOUT = (
     SmallCnn,
     TextCnn,
 )
-"""Built-in networks with dropout. All their dropout layers have the rate
+"""Built-in networks with dropout, whose dropout layers all have the rate
 ``ModelSettings.dropout``."""
 
 
@@ -34,15 +34,15 @@ def set_dropout(model: nn.Module, rate: float) -> None:
     which of its rates depend on the settings.
 
     Args:
-        model: A built-in network with dropout, or a network with that method. It may be wrapped in
-            ``Scaled``, and is changed in place.
+        model: A built-in network with dropout, or a network with a method ``set_dropout``. The
+            network may be wrapped in ``Scaled``. It is changed in place.
         rate: Share of values set to 0, in [0, 1).
 
     Raises:
         ContractError: See ``require_dropout``.
     """
     require_dropout(model)
-    network = _unwrap(model)
+    network = _unscaled_network(model)
     custom_method = getattr(network, "set_dropout", None)
     if callable(custom_method):
         custom_method(rate)
@@ -51,7 +51,7 @@ def set_dropout(model: nn.Module, rate: float) -> None:
         if isinstance(module, nn.Dropout):
             module.p = rate
         elif isinstance(module, nn.MultiheadAttention) or (
-            # torch applies this dropout only between layers, so a single layer has none.
+            # torch applies this dropout only between layers, so a single layer has no dropout.
             isinstance(module, nn.RNNBase) and module.num_layers > 1
         ):
             module.dropout = rate
@@ -61,10 +61,10 @@ def require_dropout(model: nn.Module) -> None:
     """Raise an error for a network whose dropout rate cannot be changed.
 
     Raises:
-        ContractError: The network is neither a built-in one with dropout, nor does it have a
-            ``set_dropout`` method.
+        ContractError: The network is not a built-in network with dropout, and has no method
+            ``set_dropout``.
     """
-    network = _unwrap(model)
+    network = _unscaled_network(model)
     if not (
         isinstance(network, _NETWORKS_WITH_DROPOUT)
         or callable(getattr(network, "set_dropout", None))
@@ -77,5 +77,5 @@ def require_dropout(model: nn.Module) -> None:
         )
 
 
-def _unwrap(model: nn.Module) -> nn.Module:
+def _unscaled_network(model: nn.Module) -> nn.Module:
     return model.network if isinstance(model, Scaled) else model

@@ -1,8 +1,8 @@
-"""Embedding of an example: what the last linear layer of a network receives.
+"""Embedding of an example: the input of the last linear layer of a network.
 
-A network may name another layer in the class attribute ``embedding_layer``. An attribute is used
-instead of a second method beside ``forward()``, because a method would repeat the first half of
-``forward()`` and could differ from it.
+A network may name another layer in the class attribute ``embedding_layer``. Networks do not define
+the embedding in a method, because this method would repeat most of ``forward()``, and the two could
+differ.
 
 Shape legend: B = examples, E = width of an embedding.
 """
@@ -22,7 +22,7 @@ from sluice.data.rows.protocol import ModelInput, input_length
 from sluice.models.scaled import Scaled
 
 REFERENCE_ROLE = "drift embedding"
-"""Role of an artifact of a version: the drift reference that is computed from embeddings."""
+"""Role of the artifact with the drift reference that is computed from embeddings."""
 
 MAX_WIDTH = 128
 """Maximum number of values in an embedding. A count sketch reduces wider embeddings to this width,
@@ -46,11 +46,11 @@ class Embedding:
 def embed(model: nn.Module, x: ModelInput) -> Embedding:
     """Return the embeddings of a batch, from one forward pass in evaluation mode.
 
-    The embedding is the input of the layer that ``embedding_layer`` of the network names, or by
-    default of the last ``nn.Linear`` that is called. Axes between the first and the last, such as
-    the tokens of a text, are averaged; embed padded texts one by one, so that padding does not
-    count. More than 128 numbers are reduced to 128 by a count sketch, which changes squared
-    distances by about 12 %.
+    The embedding is the input of the layer that ``embedding_layer`` of the network names. By
+    default, it is the input of the ``nn.Linear`` that is called last. Axes between the first and
+    the last, such as the tokens of a text, are averaged. Embed padded texts one by one, so that the
+    mean does not include padding. An embedding of more than 128 values is reduced to 128 values by
+    a count sketch, which changes squared distances by about 12 %.
 
     The hooks exist only during the call, so they cannot change the bits of other predictions.
 
@@ -70,11 +70,11 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
         al. (2009), "Feature Hashing for Large Scale Multitask Learning", ICML.
     """
     network = model.network if isinstance(model, Scaled) else model
-    last_input: list[tuple[str, object]] = []  # name and input of the layer called last
+    last_call: list[tuple[str, object]] = []  # name and input of the layer that was called last
 
     def make_hook(name: str) -> Callable[..., None]:
         def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            last_input[:] = [(name, next(iter((*args, *kwargs.values())), None))]
+            last_call[:] = [(name, next(iter((*args, *kwargs.values())), None))]
 
         return record
 
@@ -93,9 +93,9 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
             handle.remove()
         if was_training:
             model.train()
-    name, value = last_input[0] if last_input else ("", None)
-    values = _reduce_width(_average_positions(value, network, name, input_length(x)))
-    return Embedding(layer=name or type(network).__name__, values=values)
+    layer_name, layer_input = last_call[0] if last_call else ("", None)
+    values_BE = _average_positions(layer_input, network, layer_name, input_length(x))
+    return Embedding(layer=layer_name or type(network).__name__, values=_reduce_width(values_BE))
 
 
 def _candidate_layers(network: nn.Module) -> dict[str, nn.Module]:
@@ -108,41 +108,44 @@ def _candidate_layers(network: nn.Module) -> dict[str, nn.Module]:
         raise ContractError(
             f"{LAYER_ATTRIBUTE} of {type(network).__name__} must be the name of one of its layers, "
             f"got {declared_layer!r}.",
-            fix=f"Its layers are {', '.join(filter(None, layers))}.",
+            fix=f"Use one of these layers: {', '.join(filter(None, layers))}.",
         )
     return {declared_layer: layers[declared_layer]}
 
 
-def _average_positions(value: object, network: nn.Module, layer: str, num_examples: int) -> Tensor:
+def _average_positions(
+    layer_input: object, network: nn.Module, layer_name: str, num_examples: int
+) -> Tensor:
     """Return the mean of the layer's input over all axes between the first and the last."""
-    name = type(network).__name__
-    if value is None:
+    network_name = type(network).__name__
+    if layer_input is None:
         declared_layer = getattr(network, LAYER_ATTRIBUTE, None)
         missing_layer = "no nn.Linear" if declared_layer is None else f"no layer '{declared_layer}'"
         raise ContractError(
-            f"{name} has no embedding: it calls {missing_layer} in forward().",
-            fix="Name a called layer, whose input is the embedding, in the class attribute "
-            f"{LAYER_ATTRIBUTE} of the network, or set drift: {{embedding: null}}.",
+            f"{network_name} has no embedding, because its forward() calls {missing_layer}.",
+            fix=f"Set the class attribute {LAYER_ATTRIBUTE} of the network to the name of a layer "
+            "that forward() calls, or set drift: {embedding: null}.",
         )
     if (
-        not isinstance(value, Tensor)
-        or not value.is_floating_point()
-        or value.ndim < 2
-        or len(value) != num_examples
+        not isinstance(layer_input, Tensor)
+        or not layer_input.is_floating_point()
+        or layer_input.ndim < 2
+        or len(layer_input) != num_examples
     ):
-        received = type(value).__name__
-        if isinstance(value, Tensor):
-            received = f"{tuple(value.shape)} {value.dtype}"
+        received = type(layer_input).__name__
+        if isinstance(layer_input, Tensor):
+            received = f"{tuple(layer_input.shape)} {layer_input.dtype}"
         raise ContractError(
-            f"Layer '{layer}' of {name} must receive floats of shape ({num_examples}, ..., width), "
-            f"got {received}.",
+            f"Layer '{layer_name}' of {network_name} must receive floats of shape "
+            f"({num_examples}, ..., width), got {received}.",
             fix=f"Name another layer in the class attribute {LAYER_ATTRIBUTE}.",
         )
-    return value.detach().float().reshape(num_examples, -1, value.shape[-1]).mean(dim=1).cpu()
+    values = layer_input.detach().float().reshape(num_examples, -1, layer_input.shape[-1])
+    return values.mean(dim=1).cpu()
 
 
 def _reduce_width(embedding: Tensor) -> NDArray[np.float32]:
-    """Return embeddings of at most ``MAX_WIDTH`` numbers, reduced by a count sketch if wider."""
+    """Return embeddings of at most ``MAX_WIDTH`` values, reduced by a count sketch if wider."""
     values: NDArray[np.float32] = embedding.numpy()
     width = values.shape[1]
     if width <= MAX_WIDTH:
@@ -158,7 +161,7 @@ def _reduce_width(embedding: Tensor) -> NDArray[np.float32]:
 def _count_sketch(width: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the bucket in the sketch, and the sign, of each value of an embedding.
 
-    Both are derived from the width, so they are equal in training and serving.
+    Buckets and signs are derived from the width, so they are equal in training and serving.
     """
     rng = np.random.default_rng(width)
     return rng.integers(MAX_WIDTH, size=width), rng.choice([-1.0, 1.0], size=width)

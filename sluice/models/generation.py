@@ -28,9 +28,9 @@ def sample_tokens(
         prompt: Token ids (B, P), at least one for each prompt.
         num_tokens: Number of tokens to sample.
         temperature: Divisor of the logits; 0 selects the most probable token.
-        generator: Source of the random draws, on the CPU.
-        max_context: Number of the last tokens that the network reads, such as the length of the
-            blocks of its training.
+        generator: Random generator on the CPU.
+        max_context: Maximum number of tokens that the network reads, from the end of each text. For
+            example, the length of the blocks on which the network was trained.
 
     Raises:
         ContractError: A prompt is empty, or a number is out of range.
@@ -43,7 +43,8 @@ def sample_tokens(
             f"Sampling needs prompts of at least one token (B, P), a temperature of at least 0 and "
             f"a max_context of at least 1; got {tuple(prompt.shape)}, {temperature} and "
             f"{max_context}.",
-            fix="Correct these arguments. Without a prompt, begin with the token that ends a text.",
+            fix="Correct these arguments. For a text without a prompt, pass the token that ends a "
+            "text as the prompt.",
         )
     ids = prompt
     with torch.inference_mode():

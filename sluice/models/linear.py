@@ -9,9 +9,8 @@ class LastRowLinear(nn.Module):
 
     Shape legend: B = examples, L = sequence length [rows], D = features, O = outputs.
 
-    The window is not flattened, so the number of weights does not depend on its length, and the
-    same weights can be used with any ``seq_len``. The last row provides the current values, and the
-    mean provides the recent level.
+    The window is not flattened, so the same weights can be used with any ``seq_len``. The last row
+    provides the current values, and the mean provides the recent level.
     """
 
     def __init__(self, num_features: int, num_outputs: int) -> None:

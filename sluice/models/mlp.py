@@ -6,10 +6,10 @@ from sluice.models.settings import ModelSettings
 
 
 class MultilayerPerceptron(nn.Module):
-    """Multilayer perceptron on the last row of a window, with a linear path beside it.
+    """Sum of a multilayer perceptron and a linear layer on the last row of a window.
 
-    The linear path lets the network represent a linear model exactly. In tables, the target is
-    often a nearly linear function of the columns.
+    With the linear layer, the network can represent a linear model exactly. In tables, the target
+    is often a nearly linear function of the columns.
 
     Shape legend: B = examples, L = sequence length [rows], D = features, O = outputs.
 
@@ -21,12 +21,12 @@ class MultilayerPerceptron(nn.Module):
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
-        parts: list[nn.Module] = []
+        layers: list[nn.Module] = []
         width = num_features
         for _ in range(settings.layers):
-            parts += [nn.Linear(width, settings.hidden), nn.GELU(), nn.Dropout(settings.dropout)]
+            layers += [nn.Linear(width, settings.hidden), nn.GELU(), nn.Dropout(settings.dropout)]
             width = settings.hidden
-        self.body = nn.Sequential(*parts)
+        self.body = nn.Sequential(*layers)
         self.head = nn.Linear(width, num_outputs)
         self.linear = nn.Linear(num_features, num_outputs, bias=False)
 

@@ -29,32 +29,32 @@ class ModuleActivity:
     num_examples: int = 0
     """Number of rows of the module's inputs; 0 if the module never ran, or only on empty inputs."""
     has_nonzero_input: bool | None = None
-    """Whether an input value was ever nonzero; None for a module without own parameters."""
+    """Whether an input value was ever nonzero; None for a module without parameters."""
     active_mask: Tensor | None = None
     """Boolean mask of the units whose output was ever above 0. None for a module without a
     floating-point output, or with outputs of different widths in different calls."""
     widths: set[int] = field(default_factory=set)
     """Numbers of units of the module's outputs so far."""
     previous_module_with_weights: str = ""
-    """Name of the last module with weights that ran before this one; empty for the first one."""
+    """Name of the last module with weights that ran before this module; "" if none did."""
     input_key: tuple[int, tuple[int, ...]] | None = None
-    """Memory address and shape of the input in the latest pass, which are equal for modules with
-    the same input."""
+    """Memory address and shape of the input in the latest pass. Modules with the same input have
+    equal values here."""
 
     @property
     def num_units(self) -> int:
-        """Number of output units; 0 when they cannot be counted."""
+        """Number of output units; 0 if they cannot be counted."""
         return 0 if self.active_mask is None else self.active_mask.numel()
 
     @property
-    def num_active(self) -> int:
+    def num_active_units(self) -> int:
         """Number of units whose output was ever above 0."""
         return 0 if self.active_mask is None else int(self.active_mask.sum())
 
     @property
     def is_dead(self) -> bool:
         """Whether the module ran, but the output of no unit was ever above 0."""
-        return self.num_units > 0 and self.num_active == 0
+        return self.num_units > 0 and self.num_active_units == 0
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class ActivityRecorder:
     _has_channels_first: bool = False
     """Whether the units of ``_last_module_with_weights`` are channels, in dimension 1."""
     _inputs: list[Tensor] = field(default_factory=list)
-    """Inputs of this pass. They are kept so that no other tensor gets the same memory address."""
+    """Inputs of this pass. As long as they exist, no other tensor gets the same memory address."""
 
     def start_pass(self) -> None:
         """Release the inputs of the previous pass, so that their memory can be freed."""
@@ -93,24 +93,26 @@ class ActivityRecorder:
         if not output.is_floating_point() or not output.numel():
             return
         has_channels = self._has_channels_first and output.ndim > 2
+        # The units are in dimension 1 of an image or a volume, otherwise in the last dimension.
         unit_dim = 1 if output.ndim > 3 or has_channels else -1
-        other_dims = [d for d in range(output.ndim) if d != unit_dim % output.ndim]
+        other_dims = [dim for dim in range(output.ndim) if dim != unit_dim % output.ndim]
         is_positive = output > 0
         mask = is_positive.any(dim=other_dims) if other_dims else is_positive.any().reshape(1)
         activity.widths.add(len(mask))
         if len(activity.widths) > 1:
             activity.active_mask = None
         else:
-            previous = activity.active_mask
-            activity.active_mask = mask if previous is None else previous | mask
+            previous_mask = activity.active_mask
+            activity.active_mask = mask if previous_mask is None else previous_mask | mask
 
 
 @contextmanager
 def record_activity(model: nn.Module) -> Iterator[ActivityRecorder]:
     """Record the activity of the modules of ``model``; all hooks are removed at the end.
 
-    The hooks see the output of a module before an in-place activation function changes it. Compiled
-    and scripted modules get no hooks, because hooks would slow them down or be ignored.
+    The hooks record the output of a module before an in-place activation function changes this
+    output. Compiled and scripted modules get no hooks, because compiled modules would become slower
+    and scripted modules would ignore the hooks.
     """
     recorder = ActivityRecorder()
     handles = []
@@ -152,5 +154,8 @@ def _output_hook(recorder: ActivityRecorder, name: str) -> Any:
 
 
 def _first_tensor(values: Any) -> Tensor | None:
-    dense_tensors = (v for v in values if isinstance(v, Tensor) and v.layout == torch.strided)
-    return next((tensor for tensor in dense_tensors if not tensor.is_nested), None)
+    """Return the first dense tensor of some arguments or outputs, or None."""
+    strided_tensors = (
+        value for value in values if isinstance(value, Tensor) and value.layout == torch.strided
+    )
+    return next((tensor for tensor in strided_tensors if not tensor.is_nested), None)

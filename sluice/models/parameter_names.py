@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-_MAX_LISTED = 8
+_MAX_LISTED_NAMES = 8
 """Maximum number of names that a message lists. Further names are only counted."""
 
 
@@ -12,5 +12,6 @@ def format_names(names: Collection[str]) -> str:
     >>> format_names(["a", "b"])
     'a, b'
     """
-    listed = ", ".join(list(names)[:_MAX_LISTED])
-    return listed if len(names) <= _MAX_LISTED else f"{listed} and {len(names) - _MAX_LISTED} more"
+    first_names = ", ".join(list(names)[:_MAX_LISTED_NAMES])
+    num_more = len(names) - _MAX_LISTED_NAMES
+    return f"{first_names} and {num_more} more" if num_more > 0 else first_names

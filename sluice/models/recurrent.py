@@ -24,7 +24,7 @@ class Recurrent(nn.Module):
             num_features,
             settings.hidden,
             num_layers=settings.layers,
-            # torch applies this dropout only between layers, and warns if there is a single layer.
+            # torch applies this dropout only between layers, and warns for a single layer.
             dropout=settings.dropout if settings.layers > 1 else 0.0,
             batch_first=True,
         )

@@ -35,8 +35,9 @@ class Scaled(nn.Module):
             or (B,) if O is 1. A dict of inputs is passed by keyword.
         num_features: D.
         num_outputs: O.
-        scale_inputs: Standardise the inputs; otherwise they are passed on unchanged, in any dtype.
-        scale_target: Undo the standardisation of the target in the outputs.
+        scale_inputs: Whether to standardise the inputs. If not, the network gets them unchanged, in
+            any dtype.
+        scale_target: Whether to convert the outputs from standardised units to target units.
         encoder: Encodes the inputs before they are standardised; None for inputs without encoding.
     """
 
@@ -83,17 +84,17 @@ class Scaled(nn.Module):
 
         A column that is constant in the train rows gets the standard deviation 1. So its scaled
         value is 0 there, and stays moderate in later rows. The data checks report constant columns.
-        The statistics of encoded inputs, and of a row source that is not a tensor, are those of at
-        most 8,192 evenly spaced rows.
+        For encoded inputs and for a row source that is not a tensor, the statistics are computed
+        from at most 8,192 evenly spaced rows.
 
         Args:
             network: Network to wrap.
             x: Inputs of the train rows (N, ..., D), or a row source.
-            y: Targets of the train rows (N, O), or (N,) for a single output; any shape if they are
-                not scaled.
+            y: Targets of the train rows (N, O), or (N,) for a single output. If they are not
+                scaled, they may have any shape.
             num_outputs: O.
-            scale_inputs: Standardise the inputs.
-            scale_target: Standardise the target.
+            scale_inputs: Whether to standardise the inputs.
+            scale_target: Whether the network predicts the standardised target.
             encoder: Encodes the inputs before they are standardised.
 
         Raises:
@@ -145,7 +146,7 @@ def _encode(x: ModelInput, encoder: InputEncoder | None) -> ModelInput:
 
 
 def _inputs_for_fit(source: Tensor | RowSource, encoder: InputEncoder | None) -> Tensor:
-    """Return the inputs to fit the scaling on; with an encoder, only evenly spaced rows."""
+    """Return the inputs on which the scaling is fitted; with an encoder, evenly spaced rows."""
     if encoder is None:
         return _values_for_fit(source)
     rows = spread_rows(len(source), _MAX_FIT_ROWS)
@@ -155,7 +156,7 @@ def _inputs_for_fit(source: Tensor | RowSource, encoder: InputEncoder | None) ->
 
 
 def _values_for_fit(source: Tensor | RowSource) -> Tensor:
-    """Return the values to fit the scaling on: a whole tensor, or evenly spaced rows."""
+    """Return the values on which the scaling is fitted: a whole tensor, or evenly spaced rows."""
     if isinstance(source, Tensor):
         return source
     rows = spread_rows(len(source), _MAX_FIT_ROWS)
@@ -163,9 +164,9 @@ def _values_for_fit(source: Tensor | RowSource) -> Tensor:
 
 
 def _mean_and_std(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation by column, with 1 for a constant column."""
-    # Both are computed in double precision, because the standard deviation may be small compared
-    # with the mean, such as 1 for prices of about 1e4.
+    """Return the mean and the standard deviation of each column; 1 for a constant column."""
+    # Mean and standard deviation are computed in double precision, because the standard deviation
+    # may be small compared with the mean, such as 1 for prices of about 1e4.
     rows = values.reshape(-1, values.shape[-1]).double()
     mean, std = rows.mean(dim=0), rows.std(dim=0, correction=0)
     # Because of rounding, the standard deviation of a constant column is not 0, but about 1e-16 of

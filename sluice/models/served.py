@@ -16,7 +16,7 @@ class ServedNetwork(nn.Module):
 
     Args:
         network: Trained network.
-        served_output: Conversion, ``Workload.served_output``.
+        served_output: Function that converts the output, usually ``Workload.served_output``.
     """
 
     def __init__(self, network: nn.Module, served_output: ServedOutput) -> None:
@@ -39,6 +39,6 @@ class ServedNetwork(nn.Module):
             raise ContractError(
                 f"served_output() must return one row for each of {num_elements} elements, got "
                 f"{received}.",
-                fix="Return a tensor whose first axis is that of the inputs.",
+                fix="Return a tensor whose first axis is as long as the first axis of the inputs.",
             )
         return response

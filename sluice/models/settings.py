@@ -7,18 +7,19 @@ from pydantic import BeforeValidator, Field, model_validator
 from sluice.base.settings import Settings
 
 
-def _require_value(value: Any) -> Any:
+def _require_option(value: Any) -> Any:
     items = value if isinstance(value, list) else [value]
-    invalid = [item for item in items if not isinstance(item, bool | int | float | str)]
-    if invalid:
-        kind = type(invalid[0]).__name__
-        received = f"a list with {kind}" if isinstance(value, list) else kind
+    invalid_items = [item for item in items if not isinstance(item, bool | int | float | str)]
+    if invalid_items:
+        type_name = type(invalid_items[0]).__name__
+        received = f"a list with {type_name}" if isinstance(value, list) else type_name
         raise ValueError(f"must be a number, boolean, string or a list of these, got {received}")
     return value
 
 
 Option = Annotated[
-    bool | int | float | str | list[bool | int | float | str], BeforeValidator(_require_value)
+    bool | int | float | str | list[bool | int | float | str],
+    BeforeValidator(_require_option),
 ]
 """Value of an option of a user-defined network."""
 
@@ -55,8 +56,8 @@ class ModelSettings(Settings):
     options: dict[str, Option] = Field(
         {},
         exclude_if=_is_empty,
-        description="Options of your own network by name, available as settings.options; built-in "
-        "architectures have none.",
+        description="Options of your own network by name, which it reads from settings.options. "
+        "Built-in architectures have no options.",
     )
 
     @model_validator(mode="after")

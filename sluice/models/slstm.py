@@ -6,9 +6,9 @@ from torch.nn import functional as F
 
 from sluice.models.settings import ModelSettings
 
-_FORGET_BIAS = (3.0, 6.0)
-"""Range of the initial forget biases, which are evenly spaced over the units. The forget gates are
-then 0.95 to 0.998, which corresponds to memories of about 20 to 400 rows."""
+_FORGET_BIAS_RANGE = (3.0, 6.0)
+"""Range of the initial forget biases, which are evenly spaced over the units. The initial forget
+gates are 0.95 to 0.998, so the units average over about the last 20 to 400 rows."""
 
 
 class SLSTMLayer(nn.Module):
@@ -26,17 +26,17 @@ class SLSTMLayer(nn.Module):
         n_t = f' n_(t-1) + i'                         normaliser
         h_t = sigmoid(o) c_t / n_t
 
-    ``c_t / n_t`` is a weighted mean of tanh(z) over the rows so far, so it is between -1 and 1. It
-    does not depend on m, which only keeps the exponentials in range; therefore no gradient flows
-    through m.
+    ``c_t / n_t`` is a weighted mean of tanh(z) over the rows so far, so it is between -1 and 1. The
+    mean does not depend on m, which only keeps the exponentials in range. Therefore no gradient
+    flows through m.
 
-    The first row sets m_1 = i, so n_1 = 1: starting with m_0 = 0, n_0 = 0 would divide 0 by 0 if
-    the first i is far below log sigmoid(f). After that, one of i' and f' is 1 at every row, so
+    The first row sets m_1 = i, so n_1 = 1. With m_0 = 0 and n_0 = 0, the first row would divide 0
+    by 0 if the first i is far below log sigmoid(f). At every later row, i' or f' is 1, so
     1 <= n_t <= t.
 
     Source:
         Beck et al. (2024), "xLSTM: Extended Long Short-Term Memory", NeurIPS, section 2.2 (sLSTM).
-        The paper allows a sigmoid or an exponential forget gate; this is the sigmoid.
+        The paper allows a sigmoid or an exponential forget gate. This class has the sigmoid.
     """
 
     def __init__(self, num_features: int, hidden: int) -> None:
@@ -47,21 +47,22 @@ class SLSTMLayer(nn.Module):
         self.weight_hh = nn.Parameter(torch.empty(4 * hidden, hidden).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(4 * hidden))
         with torch.no_grad():
-            self.bias[hidden : 2 * hidden] = torch.linspace(*_FORGET_BIAS, hidden)
+            self.bias[hidden : 2 * hidden] = torch.linspace(*_FORGET_BIAS_RANGE, hidden)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the hidden states and the normaliser states (B, L, H) for inputs (B, L, D)."""
-        # The input part of all rows is one product, because only the recurrent part is sequential.
+        # W x + b is computed for all rows in one product, because only R h is sequential.
         inputs_BLG = F.linear(x, self.weight_ih, self.bias)
         hidden = torch.zeros_like(inputs_BLG[:, 0, : self.hidden])
         cell = normaliser = stabiliser = hidden
         hiddens, normalisers = [], []
-        for row, inputs_BG in enumerate(inputs_BLG.unbind(dim=1)):
-            gates = inputs_BG if row == 0 else torch.addmm(inputs_BG, hidden, self.weight_hh.T)
+        for row_index, inputs_BG in enumerate(inputs_BLG.unbind(dim=1)):
+            is_first = row_index == 0
+            gates = inputs_BG if is_first else torch.addmm(inputs_BG, hidden, self.weight_hh.T)
             i, f, z, o = gates.chunk(4, dim=1)
-            if row == 0:
-                # exp(i - m) is 1, but its gradient is not 0, because i weights this row against
-                # later rows.
+            if is_first:
+                # exp(i - m) is 1, but has a gradient with respect to i, which weights this row
+                # against later rows.
                 stabiliser = i.detach()
                 normaliser = (i - stabiliser).exp()
                 cell = normaliser * torch.tanh(z)

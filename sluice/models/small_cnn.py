@@ -1,4 +1,4 @@
-"""Small convolutional network for square single-channel pictures."""
+"""Small convolutional network for square single-channel images."""
 
 import itertools
 import math
@@ -17,12 +17,12 @@ class SmallCnn(nn.Module):
     Args:
         num_features: D, the square of an even side length.
         num_outputs: O.
-        settings: The first convolution has ``hidden`` channels, and is followed by pooling that
-            halves the side length. Then there are ``layers`` convolutions with twice as many
-            channels. ``dropout`` is applied before the linear layer.
+        settings: The first convolution has ``hidden`` channels. Then pooling halves the side
+            length, and ``layers`` convolutions with twice as many channels follow. ``dropout`` is
+            applied before the linear layer.
 
     Raises:
-        SettingsError: The pictures are not square, or their side length is odd.
+        SettingsError: The images are not square, or their side length is odd.
     """
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
@@ -30,26 +30,25 @@ class SmallCnn(nn.Module):
         side = math.isqrt(num_features)
         if side**2 != num_features or side % 2:
             raise SettingsError(
-                f"SmallCnn requires square pictures with an even side length, got {num_features} "
+                f"SmallCnn requires square images with an even side length, got {num_features} "
                 "pixels.",
-                fix="Crop or pad the pictures, or use another network.",
+                fix="Crop or pad the images, or use another network.",
             )
         self._side = side
-        channels = settings.hidden
-        widths = [channels, *[2 * channels] * settings.layers]
+        channels = [settings.hidden, *[2 * settings.hidden] * settings.layers]
         self.body = nn.Sequential(
-            *_convolution(1, channels),
+            *_convolution(1, settings.hidden),
             nn.MaxPool2d(2),
-            *(part for pair in itertools.pairwise(widths) for part in _convolution(*pair)),
+            *(layer for pair in itertools.pairwise(channels) for layer in _convolution(*pair)),
             nn.Flatten(),
             nn.Dropout(settings.dropout),
         )
-        self.head = nn.Linear(2 * channels * (side // 2) ** 2, num_outputs)
+        self.head = nn.Linear(channels[-1] * (side // 2) ** 2, num_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, O)."""
-        pictures = x.reshape(len(x), 1, self._side, self._side)
-        output: Tensor = self.head(self.body(pictures))
+        images = x.reshape(len(x), 1, self._side, self._side)
+        output: Tensor = self.head(self.body(images))
         return output
 
 

@@ -14,14 +14,14 @@ class TextCnn(nn.Module):
 
     Shape legend: B = texts, L = tokens of the longest text, H = width, O = outputs.
 
-    Convolutions over neighbouring tokens are followed by the maximum over the tokens of a text, so
-    the output depends neither on the length of the padding nor on the position of a phrase.
+    The last convolution is followed by the maximum over the tokens of a text. So the output depends
+    neither on the length of the padding nor on the position of a phrase.
 
     Args:
         num_features: Size of the vocabulary.
         num_outputs: O.
-        settings: ``hidden`` is H, ``layers`` the number of convolutions; ``dropout`` is applied
-            after the embedding and before the linear layer.
+        settings: ``hidden`` is H, and ``layers`` is the number of convolutions. ``dropout`` is
+            applied after the embedding and before the linear layer.
 
     Source:
         Kim (2014), "Convolutional Neural Networks for Sentence Classification", EMNLP.
@@ -41,8 +41,8 @@ class TextCnn(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the outputs (B, O)."""
         is_token_B1L = mask[:, None, :]
-        # Padding tokens are zeroed before every convolution, like the zeros that Conv1d itself pads
-        # with.
+        # Padding tokens are zeroed before every convolution, so that they have the same effect as
+        # the zeros with which Conv1d pads.
         hidden_BHL = self.drop(self.embedding(ids)).transpose(1, 2) * is_token_B1L
         for convolution in self.convolutions:
             hidden_BHL = torch.relu(convolution(hidden_BHL)) * is_token_B1L

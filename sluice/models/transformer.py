@@ -11,7 +11,7 @@ _FEEDFORWARD_RATIO = 4
 """Number of hidden units of a layer's feedforward network, as a multiple of the width."""
 
 _MAX_WAVELENGTH = 10_000.0
-"""Upper bound of the wavelengths of the position encodings, divided by 2 pi [rows]."""
+"""Upper bound of wavelength / (2 pi) for the waves of the position encodings [rows]."""
 
 
 class Transformer(nn.Module):
@@ -19,14 +19,14 @@ class Transformer(nn.Module):
 
     Shape legend: B = examples, L = sequence length [rows], D = features, H = width, O = outputs.
 
-    The head uses the last row instead of the mean over rows, because the prediction is for this row
-    and attention has already collected the information of the other rows in it. There is no causal
+    The head uses the last row instead of the mean over rows. The prediction is for this row, and
+    attention has already transferred the information of the other rows to it. There is no causal
     mask, because all rows of a window are known at prediction time.
 
-    Position encodings are sines and cosines of the distance to the last row instead of learned
-    vectors. So the number of weights does not depend on the length, the same weights can be used
-    with any ``seq_len``, and the last row always has the same encoding. Layers are pre-norm, which
-    is stable without warmup and requires one more normalisation after the last layer.
+    Position encodings are not learned, but sines and cosines of the distance to the last row. So
+    the same weights can be used with any ``seq_len``, and the last row always has the same
+    encoding. Layers are pre-norm, which is stable without warmup and requires one more
+    normalisation after the last layer.
 
     Args:
         num_features: D.
@@ -77,7 +77,7 @@ class Transformer(nn.Module):
 def encode_positions(length: int, width: int, *, device: torch.device) -> Tensor:
     """Return the position encodings (L, H): sines, then cosines, of the distance to the last row.
 
-    The wavelengths increase from 2 pi rows to almost 10,000 times this length.
+    The wavelengths increase from 2 pi rows to almost 10,000 times as many rows.
     """
     num_waves = (width + 1) // 2
     wave_W = torch.arange(num_waves, dtype=torch.float32, device=device)

@@ -6,7 +6,7 @@ import safetensors
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import IntegrityError
-from sluice.models.weights_header import WeightsFacts
+from sluice.models.weights_header import WeightsMetadata
 from sluice.models.weights_limits import LIMITS
 
 _OTHER_FORMATS: Mapping[bytes, str] = {
@@ -19,9 +19,12 @@ _OTHER_FORMATS: Mapping[bytes, str] = {
 
 
 def foreign_format(content: bytes) -> str | None:
-    """Return the name of a known other format, recognised by the first bytes, or None."""
+    """Return the name of the format of a file if its first bytes are those of a known other format.
+
+    None for a safetensors file, and for an unknown format.
+    """
     # A safetensors file starts with the length of its header in 8 bytes. The first two bytes of
-    # some lengths, such as 640, are those of a pickle, but only a length ends with zero bytes.
+    # some lengths, such as 640, are those of a pickle. The last five bytes of a length are zero.
     if content[3:8] == bytes(5):
         return None
     return next((name for magic, name in _OTHER_FORMATS.items() if content.startswith(magic)), None)
@@ -33,7 +36,7 @@ def require_intact(store: ArtifactStore, digest: str, *, what: str, is_weights: 
     Args:
         store: Store of the artifact.
         digest: Digest of the artifact.
-        what: Version and role of the artifact, for the message.
+        what: Name of the artifact in messages, such as version and role.
         is_weights: Whether the artifact must be a safetensors file with at least one tensor.
 
     Raises:
@@ -48,23 +51,23 @@ def require_intact(store: ArtifactStore, digest: str, *, what: str, is_weights: 
 
 
 def require_safetensors(content: bytes, *, what: str) -> None:
-    """Raise an error for weights that Sluice would not write, without executing code in them.
+    """Reject weights that are not in Sluice's format, without executing code that they contain.
 
-    Both Sluice's own header reader, which is stricter, and the library that loads the tensors must
-    accept the file.
+    The file must be accepted by Sluice's header reader, which is strict, and by the safetensors
+    library, which loads the tensors.
 
     Raises:
         IntegrityError: The file is a pickle or has another format, contains no tensor, or its
             header is malformed or exceeds the limits.
     """
     try:
-        WeightsFacts.read(content, LIMITS)
+        WeightsMetadata.read(content, LIMITS)
         safetensors.deserialize(content)  # type: ignore[no-untyped-call]
     except (ValueError, safetensors.SafetensorError) as error:
         foreign_name = foreign_format(content)
         if foreign_name is not None:
             raise IntegrityError(
-                f"{what} must be a safetensors file of weights, and is {foreign_name}.",
+                f"{what} must be a safetensors file of weights, but is {foreign_name}.",
                 cause="Only safetensors files are accepted, because they contain only numbers. "
                 "Loading other formats may execute code of their author.",
                 fix="Save the weights with safetensors.torch.save_file, or run the pipeline again.",

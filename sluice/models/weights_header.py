@@ -1,7 +1,7 @@
 """Reads the header of a safetensors file strictly, before any tensor is loaded.
 
-The header is untrusted text. It must not name or select code. Its metadata may only state the
-numbers of columns of a network and whether they are scaled; any other key is rejected.
+The header is untrusted text, and must not name or select code. Its metadata may only state the
+numbers of columns of a network and whether the columns are scaled. Any other key is rejected.
 """
 
 import math
@@ -15,10 +15,10 @@ from sluice.base.settings import Settings
 from sluice.base.strict_json import parse_strict_json
 from sluice.models.weights_limits import ImportLimits
 
-FACTS = "sluice"
-"""Name of the only entry in the metadata of Sluice's files."""
+METADATA_KEY = "sluice"
+"""Key of the only entry in the metadata of Sluice's files."""
 
-_METADATA = "__metadata__"
+_METADATA_ENTRY = "__metadata__"
 """Name of the metadata in a safetensors header."""
 _LENGTH_BYTES = 8
 """Size of the integer at the start of a file that states the length of the header [bytes]."""
@@ -46,13 +46,15 @@ _DTYPE_BYTES: Mapping[str, int] = {
 """Size of one element by dtype [bytes]."""
 
 
-class WeightsFacts(Settings):
-    """Metadata in the header of a model's weights; no other metadata is accepted."""
+class WeightsMetadata(Settings):
+    """Metadata in the header of a model's weights."""
 
     num_features: int = Field(ge=0, description="Number of input columns; 0 for a dict of inputs.")
     num_outputs: int = Field(ge=1, description="Number of columns of the prediction.")
     scale_inputs: bool = Field(description="Whether the model standardises its inputs.")
-    scale_target: bool = Field(description="Whether the model unscales its outputs.")
+    scale_target: bool = Field(
+        description="Whether the model converts its outputs from standardised to target units."
+    )
 
     @classmethod
     def read(cls, content: bytes, limits: ImportLimits) -> Self:
@@ -64,24 +66,26 @@ class WeightsFacts(Settings):
 
         Raises:
             ValueError: The header or its metadata is malformed, exceeds the limits or contradicts
-                the shape of a tensor; the message completes "the file is refused because ...".
+                the shape of a tensor. The message is a clause about the file.
         """
         tensors, metadata = read_header(content, limits)
-        if set(metadata) != {FACTS}:
-            raise ValueError(f"its metadata must have only the entry {FACTS!r}")
+        if set(metadata) != {METADATA_KEY}:
+            raise ValueError(f"its metadata must have only the entry {METADATA_KEY!r}")
         try:
-            facts = cls.model_validate(
-                parse_strict_json(metadata[FACTS].encode(), require_finite=True)
+            metadata_fields = cls.model_validate(
+                parse_strict_json(metadata[METADATA_KEY].encode(), require_finite=True)
             )
         except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part)[:80] for part in first["loc"])
-            raise ValueError(f"its metadata field {name!r} is invalid: {first['msg']}") from None
+            first_error = error.errors()[0]
+            name = ".".join(str(part)[:80] for part in first_error["loc"])
+            raise ValueError(
+                f"its metadata field {name!r} is invalid: {first_error['msg']}"
+            ) from None
         for name, num_columns in (
-            ("x_mean", facts.num_features),
-            ("x_std", facts.num_features),
-            ("y_mean", facts.num_outputs),
-            ("y_std", facts.num_outputs),
+            ("x_mean", metadata_fields.num_features),
+            ("x_std", metadata_fields.num_features),
+            ("y_mean", metadata_fields.num_outputs),
+            ("y_std", metadata_fields.num_outputs),
         ):
             if num_columns > limits.max_features:
                 raise ValueError(
@@ -89,10 +93,10 @@ class WeightsFacts(Settings):
                 )
             if tensors.get(name) != (num_columns,):
                 raise ValueError(
-                    f"its tensor {name} must have shape ({num_columns},), as its metadata state, "
-                    f"and has {tensors.get(name, 'none')}"
+                    f"its tensor {name} must have the shape ({num_columns},) that its metadata "
+                    f"states, but has {tensors.get(name, 'none')}"
                 )
-        return facts
+        return metadata_fields
 
 
 def read_header(
@@ -105,42 +109,45 @@ def read_header(
         limits: Limits of sizes and counts.
 
     Raises:
-        ValueError: The header exceeds the limits, or is malformed: its length, its JSON, a key, a
-            dtype, a shape, or offsets that overlap, leave a gap or do not match the shape.
+        ValueError: The header exceeds the limits, or its length, its JSON, a key, a dtype or a
+            shape is invalid; or the offsets of tensors overlap, leave a gap or do not match a
+            shape.
     """
     if len(content) < _LENGTH_BYTES:
         raise ValueError(f"it has {pluralize(len(content), 'byte')}, too few for a header")
-    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
-    start = _LENGTH_BYTES + length
-    if start > len(content):
-        raise ValueError(f"its header has {length:,} bytes, more than the file contains")
-    if length > limits.max_header_bytes:
-        raise ValueError(f"its header has {length:,} bytes (max {limits.max_header_bytes:,})")
-    header = parse_strict_json(content[_LENGTH_BYTES:start], require_finite=True)
+    header_length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    data_start = _LENGTH_BYTES + header_length
+    if data_start > len(content):
+        raise ValueError(f"its header has {header_length:,} bytes, more than the file contains")
+    if header_length > limits.max_header_bytes:
+        raise ValueError(
+            f"its header has {header_length:,} bytes (max {limits.max_header_bytes:,})"
+        )
+    header = parse_strict_json(content[_LENGTH_BYTES:data_start], require_finite=True)
     if not isinstance(header, dict):
         raise ValueError("its header must be a JSON object")
-    metadata = header.pop(_METADATA, {})
+    metadata = header.pop(_METADATA_ENTRY, {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError("its metadata must map names to strings")
     if not 1 <= len(header) <= limits.max_tensors:
         raise ValueError(
-            f"it contains {pluralize(len(header), 'tensor')} (1 to {limits.max_tensors:,})"
+            f"it must contain 1 to {limits.max_tensors:,} tensors, but contains {len(header):,}"
         )
-    spans, shapes = [], {}
+    byte_ranges, shapes = [], {}
     for name, entry in header.items():
-        shapes[name], span = _read_tensor(name, entry, limits)
-        spans.append((*span, name))
+        shapes[name], byte_range = _read_tensor(name, entry, limits)
+        byte_ranges.append((*byte_range, name))
     previous_end = 0
-    for begin, end, name in sorted(spans):
+    for begin, end, name in sorted(byte_ranges):
         if begin != previous_end:
             raise ValueError(
-                f"tensor {name[:80]!r} begins at byte {begin:,}, required {previous_end:,}"
+                f"tensor {name[:80]!r} must begin at byte {previous_end:,}, but begins at {begin:,}"
             )
         previous_end = end
-    if previous_end != len(content) - start:
+    if previous_end != len(content) - data_start:
         raise ValueError(
-            f"its tensors have {previous_end:,} bytes, but {len(content) - start:,} follow its "
-            "header"
+            f"its tensors have {previous_end:,} bytes, but the header is followed by "
+            f"{len(content) - data_start:,} bytes"
         )
     return shapes, metadata
 
@@ -149,29 +156,31 @@ def _read_tensor(
     name: str, entry: Any, limits: ImportLimits
 ) -> tuple[tuple[int, ...], tuple[int, int]]:
     """Return the shape of a tensor, and the range of its bytes as (begin, end)."""
-    label = f"tensor {name[:80]!r}"
+    tensor_name = f"tensor {name[:80]!r}"
     if not name or not name.isprintable() or len(name) > limits.max_text:
         raise ValueError(
-            f"{label} must have a name of 1 to {limits.max_text:,} printable characters"
+            f"{tensor_name} must have a name of 1 to {limits.max_text:,} printable characters"
         )
     if not isinstance(entry, dict) or set(entry) != _ENTRY_KEYS:
-        raise ValueError(f"{label} must have exactly dtype, shape and data_offsets")
+        raise ValueError(f"{tensor_name} must have exactly dtype, shape and data_offsets")
     dtype = entry["dtype"]
-    bytes_per_number = _DTYPE_BYTES.get(dtype) if isinstance(dtype, str) else None
-    if bytes_per_number is None:
-        raise ValueError(f"{label} has the unknown dtype {str(dtype)[:80]!r}")
+    bytes_per_element = _DTYPE_BYTES.get(dtype) if isinstance(dtype, str) else None
+    if bytes_per_element is None:
+        raise ValueError(f"{tensor_name} has the unknown dtype {str(dtype)[:80]!r}")
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _are_sizes(shape) or len(shape) > limits.max_dimensions:
         raise ValueError(
-            f"{label} must have a shape of up to {limits.max_dimensions} integers from 0, got "
-            f"{str(shape)[:80]}"
+            f"{tensor_name} must have a shape of at most {limits.max_dimensions} non-negative "
+            f"integers, got {str(shape)[:80]}"
         )
     if not _are_sizes(offsets) or len(offsets) != 2:
-        raise ValueError(f"{label} must have two offsets from 0, got {str(offsets)[:80]}")
-    begin, end = offsets
-    if end - begin != math.prod(shape) * bytes_per_number:
         raise ValueError(
-            f"{label} has {end - begin:,} bytes, which does not match its shape and dtype"
+            f"{tensor_name} must have two non-negative offsets, got {str(offsets)[:80]}"
+        )
+    begin, end = offsets
+    if end - begin != math.prod(shape) * bytes_per_element:
+        raise ValueError(
+            f"{tensor_name} has {end - begin:,} bytes, which does not match its shape and dtype"
         )
     return tuple(shape), (begin, end)
 

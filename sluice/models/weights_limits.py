@@ -16,8 +16,8 @@ class ImportLimits(Settings):
     max_parts: int = Field(
         10_000,
         ge=1,
-        description="Maximum number of parts of a file: the artifacts, the manifest, the "
-        "description (lineage, receipts and history) and the signatures.",
+        description="Maximum number of parts of a file: the artifacts, the manifest, version.json "
+        "(lineage, receipts and history) and the signatures.",
     )
     max_description_bytes: int = Field(
         64 * 2**20,
@@ -51,4 +51,4 @@ class ImportLimits(Settings):
 
 
 LIMITS = ImportLimits()
-"""Limits that are in use. A version file cannot change them."""
+"""Limits of every import. A version file cannot change them."""

@@ -1,10 +1,10 @@
 """Anchor: a copy of the last signed line outside the database, which reveals lost lines.
 
 If a database was restored from an older copy, or lost its last signed lines together with their
-signatures, the database alone does not show it. The last signed line is therefore also stored in a
-file beside the key, or at the location set in ``known_keys.yaml``. The database must contain this
-line. It may contain later lines, because another machine may have signed since, or a process may
-have ended after writing the database and before writing the anchor.
+signatures, the database alone does not show the loss. The last signed line is therefore also stored
+in a file beside the key, or at the location set in ``known_keys.yaml``. The database must contain
+this line. It may contain later lines: another machine may have signed lines meanwhile, or a process
+may have ended between writing the database and writing the anchor.
 """
 
 import contextlib
@@ -24,18 +24,18 @@ from sqlalchemy.engine import make_url
 from sluice.base.errors import IntegrityError, StorageError
 from sluice.base.extras import missing_filesystem_advice
 from sluice.base.settings import Record
-from sluice.registry.keyring import KNOWN_KEYS, Keyring
+from sluice.registry.keyring import KNOWN_KEYS_FILE, Keyring
 
 
 class SignedLine(Record):
-    """A signature of the log, with the last line that it covers."""
+    """A signature of the log, with number and digest of the last line that it covers."""
 
-    line: int = Field(ge=1, description="Number of the last covered line.")
+    line: int = Field(ge=1, description="Number of the last line that the signature covers.")
     digest: str = Field(description="Digest of this line.")
     key_id: str
     signature: str
     signed_at: datetime
-    since: int = Field(description="Number of the last line before the covered lines.")
+    since: int = Field(description="Number of the line before the first covered line; 0 for none.")
     kind: str = Field(description="change or bridge; see ``log_signatures``.")
     actor: str
 
@@ -48,7 +48,7 @@ class AnchorReader(Protocol):
         """Return the location of the anchor, for messages."""
 
     def read(self) -> SignedLine | None:
-        """Return the stored line; None if nothing was ever stored.
+        """Return the stored line; None if no line was ever stored.
 
         Raises:
             StorageError: The location cannot be read.
@@ -58,18 +58,17 @@ class AnchorReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnchorSnapshot:
-    """Content of an anchor, read before a read transaction begins.
+    """Content of an anchor, which must be read before a read transaction begins.
 
-    If the anchor were read later, it could contain a newer line that is not visible to the
-    transaction.
+    An anchor that is read later could contain a newer line that is not visible to the transaction.
     """
 
     location: str
     line_or_error: SignedLine | StorageError | None
 
     @classmethod
-    def of(cls, anchor: "Anchor | None") -> Self | None:
-        """Read an anchor, and store its content or the read error; None without an anchor."""
+    def take(cls, anchor: "Anchor | None") -> Self | None:
+        """Read an anchor; return its content or the read error, or None without an anchor."""
         if anchor is None:
             return None
         try:
@@ -78,7 +77,7 @@ class AnchorSnapshot:
             return cls(anchor.location, error)
 
     def read(self) -> SignedLine | None:
-        """Return the line, or None if the anchor has no line; raise the read error again."""
+        """Return the line, or None if the anchor has no line; raise the read error, if any."""
         if isinstance(self.line_or_error, StorageError):
             raise self.line_or_error
         return self.line_or_error
@@ -91,10 +90,11 @@ class Anchor(AnchorReader, Protocol):
     def writing(self, signed_line: SignedLine) -> Iterator[None]:
         """Return a context manager that stores a line after its block.
 
-        The block commits the change. If it fails, the line is not stored.
+        The block commits the change. If the block fails, the line is not stored.
 
         Raises:
-            StorageError: The location cannot be written. Raised before the block if possible.
+            StorageError: The location cannot be written. If possible, this error is raised before
+                the block runs.
         """
 
 
@@ -111,25 +111,25 @@ def anchor_of(keys: Keyring, url: str) -> Anchor | None:
 
 
 def registry_identity(url: str) -> str:
-    """Return the digest of the parts of a URL that identify the database of a registry.
+    """Return a digest that identifies the database of a registry; anchors are named by it.
 
-    These are the backend, host, port, database, and the query parameters host, port and options
-    (which may select a schema). The user name is not included. The digest identifies the registry
-    of an anchor. The URL comes from the user's settings, so an attacker who can only write the
-    database cannot change it.
+    The digest covers the backend, host, port and database of the URL, but not the user name. It
+    also covers the query parameters host, port and options, of which options may select a schema.
+    The URL comes from the user's settings, so an attacker who can only write the database cannot
+    change it.
     """
     parsed_url = make_url(url)
     database = parsed_url.database or ""
     if parsed_url.get_backend_name() == "sqlite" and not database.startswith("file:"):
         database = str(Path(database).resolve())
-    parts: list[object] = [
+    url_parts: list[object] = [
         parsed_url.get_backend_name(),
         parsed_url.host,
         parsed_url.port,
         database,
     ]
-    parts += [parsed_url.query.get(name) for name in ("host", "port", "options")]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+    url_parts += [parsed_url.query.get(name) for name in ("host", "port", "options")]
+    return hashlib.sha256(repr(url_parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +154,12 @@ class FileAnchor:
 
     @contextlib.contextmanager
     def writing(self, signed_line: SignedLine) -> Iterator[None]:
-        """Write a temporary file before the block and rename it afterwards; see ``Anchor``."""
+        """Write a temporary file before the block and rename it after the block; see ``Anchor``."""
         folder, temporary_path = self.path.parent, None
         try:
             try:
                 handle, temporary_path = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=folder)
-                with open(handle, "wb") as file:  # mkstemp: only the owner may read it
+                with open(handle, "wb") as file:  # mkstemp grants access only to the owner
                     file.write(signed_line.model_dump_json().encode())
                     file.flush()
                     os.fsync(file.fileno())
@@ -168,7 +168,7 @@ class FileAnchor:
                     f"The last signed line cannot be stored at {self.path} ({error.strerror}). "
                     "Nothing was changed.",
                     fix="Make the key's folder writable, or set another anchor in "
-                    f"{KNOWN_KEYS} beside the key.",
+                    f"{KNOWN_KEYS_FILE} beside the key.",
                 ) from error
             yield
             try:
@@ -229,7 +229,7 @@ class ObjectAnchor:
     def writing(self, signed_line: SignedLine) -> Iterator[None]:
         """Add an object after the block; see ``Anchor``.
 
-        It is not added before the block, because it could not be removed if the block failed.
+        If the object were added before the block, it could not be removed after a failed block.
         """
         import fsspec
 
@@ -249,19 +249,19 @@ def _parse(content: bytes, location: str) -> SignedLine:
     except ValidationError:
         raise IntegrityError(
             f"The anchor {location} is not a signed line.",
-            cause="It was changed or damaged.",
+            cause="The anchor was changed or damaged.",
             fix=_removal_advice(location),
         ) from None
 
 
 def _parse_object(content: bytes, location: str) -> SignedLine:
-    """Parse an object and check its name, so that an added object cannot hide a newer line."""
+    """Parse an object and check its name, because a false name could hide a newer line."""
     stored_line = _parse(content, location)
     if location.rsplit("/", 1)[-1] != _object_name(stored_line):
         raise IntegrityError(
             f"The object {location} contains line {stored_line.line}, which does not match its "
             "name.",
-            cause="It was not written by Sluice.",
+            cause="The object was not written by Sluice.",
             fix=_removal_advice(location),
         )
     return stored_line
@@ -273,8 +273,8 @@ def _object_name(signed_line: SignedLine) -> str:
 
 def _removal_advice(location: str) -> str:
     return (
-        "Find out why. If a comparison with a copy shows that the registry is correct, move "
-        f"{location} away. The next signed change creates a new one."
+        "Find out who changed it. If a comparison with a copy shows that the registry is correct, "
+        f"move {location} away. The next signed change stores its line again."
     )
 
 
@@ -290,7 +290,7 @@ def _not_stored_error(signed_line: SignedLine, location: str, error: Exception) 
 def _unreadable_error(location: str, error: Exception) -> StorageError:
     return StorageError(
         f"The anchor {location} cannot be read ({error}).",
-        cause="Without it, lost signed lines cannot be detected.",
+        cause="Without the anchor, lost signed lines cannot be detected.",
         fix=missing_filesystem_advice(location)
         or "Make the location readable, then repeat the command.",
     )

@@ -1,7 +1,8 @@
 """Triggers that reject changes and deletions in append-only tables, and their verification.
 
-Triggers protect against mistakes, not against attackers: a user who may drop a trigger may also
-edit rows. ``sluice registry verify`` reports changed triggers, and rows that do not match the log.
+Triggers protect against mistakes, but not against attackers, because a user who may drop a trigger
+may also edit rows. ``sluice registry verify`` reports changed triggers, and rows that do not match
+the log.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ from sluice.registry.tables import APPEND_ONLY_TABLES, metadata
 
 _FUNCTION_NAME = "sluice_append_only"
 _FUNCTION_BODY = "BEGIN RAISE EXCEPTION 'sluice: this table is append-only'; END"
-_BEFORE_CHANGES = 2 | 8 | 16 | 32
+_STATEMENT_TRIGGER_TYPE = 2 | 8 | 16 | 32
 """Value of ``pg_trigger.tgtype`` for a statement trigger before DELETE, UPDATE or TRUNCATE."""
 
 _POSTGRESQL_CATALOG = """
@@ -30,7 +31,7 @@ _SQLITE_CATALOG = (
     "SELECT tbl_name, name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN :names"
 )
 
-_MAX_LISTED = 3
+_MAX_LISTED_PROBLEMS = 3
 """Maximum number of problems that a finding lists."""
 _FIX = (
     "Find out who changed the triggers and why, and restore the database from a backup. If you "
@@ -39,7 +40,7 @@ _FIX = (
 
 
 def create_triggers(connection: Connection, tables: Iterable[Table]) -> None:
-    """Create the triggers of ``tables``, which must not have any yet."""
+    """Create the append-only triggers of ``tables``, which must not have these triggers yet."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
         connection.exec_driver_sql(
@@ -54,7 +55,7 @@ def create_triggers(connection: Connection, tables: Iterable[Table]) -> None:
 def check(connection: Connection) -> Iterator[RegistryFinding]:
     """Yield one finding if triggers are missing, disabled, changed, or unknown.
 
-    Unknown triggers are reported, because they could undo changes of the registry, or make further
+    An unknown trigger is reported, because it could undo changes of the registry, or make further
     changes.
 
     Cost:
@@ -76,13 +77,13 @@ def check(connection: Connection) -> Iterator[RegistryFinding]:
         ),
     ]
     if problems:
-        num_more = len(problems) - _MAX_LISTED
+        num_more = len(problems) - _MAX_LISTED_PROBLEMS
         yield RegistryFinding(
             model="",
             version=None,
             problem="trigger",
             what="The triggers that keep the registry's tables append-only were changed: "
-            f"{'; '.join(problems[:_MAX_LISTED])}"
+            f"{'; '.join(problems[:_MAX_LISTED_PROBLEMS])}"
             f"{f'; and {num_more} more' if num_more > 0 else ''}.",
             fix=_FIX,
         )
@@ -122,10 +123,10 @@ def _trigger_statements(dialect: str, table: Table) -> dict[str, str]:
 
 def _expected_definitions(dialect: str) -> dict[tuple[str, str], str]:
     """Return the expected definition of each trigger, in the form of ``_existing_definitions``."""
+    # Columns of the catalog: enabled ("O"), without a condition, and not for some columns only.
+    definition = _join_columns(_STATEMENT_TRIGGER_TYPE, "O", True, "", "plpgsql", _FUNCTION_BODY)
     return {
-        (table.name, name): _join_columns(_BEFORE_CHANGES, "O", True, "", "plpgsql", _FUNCTION_BODY)
-        if dialect == "postgresql"
-        else _normalize_spaces(statement)
+        (table.name, name): definition if dialect == "postgresql" else _normalize_spaces(statement)
         for table in APPEND_ONLY_TABLES
         for name, statement in _trigger_statements(dialect, table).items()
     }
@@ -133,14 +134,14 @@ def _expected_definitions(dialect: str) -> dict[tuple[str, str], str]:
 
 def _existing_definitions(connection: Connection) -> dict[tuple[str, str], str]:
     """Return the definition of every trigger on a registry table, by table and name."""
-    names = list(metadata.tables)
+    table_names = list(metadata.tables)
     if connection.dialect.name == "postgresql":
         query = sa.text(_POSTGRESQL_CATALOG).bindparams(sa.bindparam("names", expanding=True))
-        rows = connection.execute(query, {"names": names})
+        rows = connection.execute(query, {"names": table_names})
         return {(table, name): _join_columns(*definition) for table, name, *definition in rows}
     if connection.dialect.name == "sqlite":
         query = sa.text(_SQLITE_CATALOG).bindparams(sa.bindparam("names", expanding=True))
-        rows = connection.execute(query, {"names": names})
+        rows = connection.execute(query, {"names": table_names})
         return {
             (table, name): _normalize_spaces(str(definition)) for table, name, definition in rows
         }

@@ -2,12 +2,14 @@
 
 An approval is valid for one candidate, reference and promotion receipt, and for one move of the
 production pointer in one registry. An approval from before a rollback, or from another registry,
-is therefore not valid. Where ``known_keys.yaml`` lists the keys of the actors, an approval is
-signed with the approver's private key, so that nobody else can create it.
+is therefore not valid. If ``known_keys.yaml`` lists the keys of the actors, an approval is signed
+with the approver's private key, so that nobody else can create it.
 
-A promotion requires an approval if the pipeline has ``approval.required``, or had it when the
-promotion receipt was written; or if the time ``two_person_since`` in ``known_keys.yaml`` has
-passed.
+A promotion requires an approval in each of these cases:
+
+- The pipeline has the setting ``approval.required``.
+- The pipeline had this setting when the promotion receipt was written.
+- ``known_keys.yaml`` has a time ``two_person_since``, and this time has passed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,8 +37,8 @@ from sluice.registry.tables import version_receipts
 
 APPROVAL_GATE = "approval"
 _APPROVED_AT = "approved_at"
-"""Role of the time in the subject of an approval. The signature covers the subject with the
-time."""
+"""Role of the approval's time in its subject. The time is there, because the signature covers the
+subject."""
 _TIME_PARSER = TypeAdapter(AwareDatetime)
 
 
@@ -51,7 +53,7 @@ def create_approval(
     reason: str,
     at: datetime,
 ) -> Receipt:
-    """Return the receipt of an approval, signed if the keys of the actors are known.
+    """Return the receipt of an approval, signed if the keyring lists the keys of the actors.
 
     Args:
         connection: Connection of the caller's transaction.
@@ -102,8 +104,8 @@ def require_evidence_and_approval(
 ) -> str:
     """Return the digest of the promotion receipt of a version that may go into production.
 
-    This checks the gates (``promotion.require_evidence``), then the approval (``find_status``), and
-    takes the arguments of both functions. ``approval_settings`` are the ``settings`` of
+    The gates are checked by ``promotion.require_evidence``, then the approval by ``find_status``.
+    The arguments are passed to these functions; ``approval_settings`` are the ``settings`` of
     ``find_status``.
 
     Raises:
@@ -141,9 +143,7 @@ def require_approval(
     at: datetime,
     valid_at: datetime | None = None,
 ) -> None:
-    """Reject a promotion that requires an approval and has none.
-
-    It takes the arguments of ``find_status``.
+    """Reject a promotion without a required approval; for the arguments, see ``find_status``.
 
     Raises:
         ApprovalMissing: No valid approval is recorded.
@@ -184,14 +184,14 @@ def find_status(
         settings: Settings of the pipeline; None for a command that does not know them. The
             promotion receipt may require an approval too.
         at: Time of the promotion.
-        valid_at: Time at which the approval must not have expired, if it is not ``at``. At the end
-            of a rollout, it is the start of the rollout.
+        valid_at: Time at which the approval must not have expired; None means ``at``. At the end of
+            a rollout, this time is the start of the rollout.
     """
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
-    receipt = next(
+    promotion_receipt = next(
         each.receipt for each in linked_receipts if each.receipt.digest == promotion_digest
     )
-    requirement = strictest_settings(settings, receipt)
+    approval_requirement = strictest_settings(settings, promotion_receipt)
     subject = approval_subject(
         connection, version, pointer=pointer, promotion_digest=promotion_digest
     )
@@ -210,29 +210,29 @@ def find_status(
             if is_signed_approval(keys, each, subject, key_id)
         ]
     newest_approval = (
-        _as_approval(matching_approvals[-1], requirement) if matching_approvals else None
+        _as_approval(matching_approvals[-1], approval_requirement) if matching_approvals else None
     )
     problem = remedy = ""
-    name, command = f"{version.model} version {version.number}", "sluice registry approve"
+    version_name = f"{version.model} version {version.number}"
+    command = f"sluice registry approve {version.model} {version.number} --reason '...'"
     if needs_second_person and newest_approval is None:
         problem = (
-            f"The promotion of {name} requires the approval of an actor other than its promoter, "
-            "and no such approval against the current production version is recorded."
+            f"The promotion of {version_name} requires the approval of an actor other than its "
+            "promoter. No such approval is recorded for the replacement of the current production "
+            "version."
         )
-        remedy = (
-            f"Ask another person to run: {command} {version.model} {version.number} "
-            "--reason '...' --key THEIR_KEY"
-        )
-    elif requirement.required and (
+        remedy = f"Ask another person to run: {command} --key THEIR_KEY"
+    elif approval_requirement.required and (
         newest_approval is None or not newest_approval.is_valid_at(valid_at or at)
     ):
         problem = (
-            f"{name} waits for an approval, which is valid for {requirement.expires_h:g} h. "
-            f"{_describe_missing(newest_approval, approvals)}"
+            f"{version_name} waits for an approval, which is valid for "
+            f"{approval_requirement.expires_h:g} h. "
+            f"{_explain_missing_approval(newest_approval, approvals)}"
         )
-        remedy = f"Run: {command} {version.model} {version.number} --reason '...'"
+        remedy = f"Run: {command}"
     return ApprovalStatus(
-        required=needs_second_person or requirement.required,
+        required=needs_second_person or approval_requirement.required,
         approval=newest_approval,
         problem=problem,
         remedy=remedy,
@@ -257,7 +257,7 @@ def is_signed_approval(
     """Return whether a receipt is an approval of a subject that was signed with this key."""
     if not is_approval(receipt, subject):
         return False
-    actor, signature = (str(receipt.evidence.get(part)) for part in ("actor", "signature"))
+    actor, signature = (str(receipt.evidence.get(name)) for name in ("actor", "signature"))
     text = _signed_text(receipt.subject, actor=actor, reason=receipt.reason)
     return keys.known_keys[key_id].verify(signature, APPROVAL_GATE, text)
 
@@ -270,7 +270,7 @@ def is_approval(receipt: Receipt, subject: Mapping[str, str]) -> bool:
 def approval_subject(
     connection: Connection, version: Version, *, pointer: ProductionPointer, promotion_digest: str
 ) -> dict[str, str]:
-    """Return the subject of an approval: digests and the number of the move, by role."""
+    """Return the subject of an approval: digests, and the number of the pointer's next move."""
     select_link_id = sa.select(version_receipts.c.id).where(
         version_receipts.c.model == version.model,
         version_receipts.c.number == version.number,
@@ -288,7 +288,7 @@ def approval_subject(
     }
 
 
-def _as_approval(receipt: Receipt, requirement: ApprovalSettings) -> Approval:
+def _as_approval(receipt: Receipt, approval_requirement: ApprovalSettings) -> Approval:
     try:
         approved_at = _TIME_PARSER.validate_python(receipt.subject.get(_APPROVED_AT))
     except ValidationError:  # the receipt does not record its time
@@ -297,14 +297,22 @@ def _as_approval(receipt: Receipt, requirement: ApprovalSettings) -> Approval:
         actor=str(receipt.evidence.get("actor", "")),
         reason=receipt.reason,
         approved_at=approved_at,
-        expires_at=approved_at + requirement.lifetime
-        if requirement.required and approved_at
+        expires_at=approved_at + approval_requirement.lifetime
+        if approval_requirement.required and approved_at
         else None,
     )
 
 
-def _describe_missing(newest_approval: Approval | None, approvals: Sequence[Receipt]) -> str:
-    """Return a sentence that says why no recorded approval is valid."""
+def _explain_missing_approval(
+    newest_approval: Approval | None, approvals: Sequence[Receipt]
+) -> str:
+    """Return a sentence that says why no recorded approval is valid.
+
+    Args:
+        newest_approval: Newest approval of the promotion, which has expired or has no time; None if
+            the promotion has no approval.
+        approvals: All approvals of the version, oldest first.
+    """
     if newest_approval is not None and newest_approval.expires_at is not None:
         return (
             f"The approval by {newest_approval.actor} expired at "

@@ -9,7 +9,7 @@ from sluice.base.errors import IntegrityError
 from sluice.base.receipts import Receipt
 from sluice.base.settings import Settings
 
-_ROLE = "approval"
+_APPROVAL_ROLE = "approval"
 """Role in a promotion receipt's subject whose value is the validity period of an approval [h]."""
 
 _MAX_EXPIRES_H = 8760
@@ -41,11 +41,11 @@ class ApprovalSettings(Settings):
     def subject_entry(self) -> Mapping[str, str]:
         """Entry of a promotion receipt's subject that requires an approval.
 
-        The key is the role "approval", the value the validity period of an approval [h]. The
-        mapping is empty if no approval is required. The requirement is a part of the receipt, so
-        that commands without the pipeline's settings apply it too.
+        Its value is the validity period of an approval [h]. The mapping is empty if no approval is
+        required. The receipt records the requirement, so that commands without the pipeline's
+        settings apply it too.
         """
-        return {_ROLE: repr(self.expires_h)} if self.required else {}
+        return {_APPROVAL_ROLE: repr(self.expires_h)} if self.required else {}
 
 
 def strictest_settings(
@@ -53,8 +53,9 @@ def strictest_settings(
 ) -> ApprovalSettings:
     """Return the settings of the approval that a promotion requires.
 
-    The pipeline's settings and the promotion receipt may both require an approval. If both do, the
-    shorter validity period applies. If neither does, the result has ``required=False``.
+    The pipeline's settings and the promotion receipt may both require an approval. The shorter
+    validity period then applies. If neither requires an approval, the result has
+    ``required=False``.
 
     Args:
         settings: Settings of the pipeline; None for a command that does not know them.
@@ -70,7 +71,7 @@ def strictest_settings(
 
 
 def _recorded_settings(promotion_receipt: Receipt) -> ApprovalSettings | None:
-    recorded_h = promotion_receipt.subject.get(_ROLE)
+    recorded_h = promotion_receipt.subject.get(_APPROVAL_ROLE)
     if recorded_h is None:
         return None
     try:

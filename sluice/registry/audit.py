@@ -42,17 +42,22 @@ class AuditRecord(Record):
     to_version: int | None
     actor: str = Field(description="Name that the actor gave; a signature may prove it.")
     reason: str
-    receipt: str | None = Field(description="Digest of the receipt used or added by the change.")
-    line: int | None = Field(description="Number of the log line; None for a rejected attempt.")
+    receipt: str | None = Field(
+        description="Digest of the receipt that the change used or added; None without one."
+    )
+    line: int | None = Field(
+        description="Number of the log line; None for a rejected attempt or a row without a line."
+    )
     signature: SignatureState | None = Field(
-        description="How the log line is signed. signed: by a known key, with the "
-        "change; bridged: by a known key, later, by a person who reviewed unsigned lines; "
-        "unsigned: not signed; unknown_key: by an unknown key; invalid: the signature is invalid; "
-        "not_checked: no key was given to verify it; not_logged: the row was not written by "
-        "Sluice. None for a rejected attempt."
+        description="How the log line is signed. signed: by a known key, when the line was "
+        "written; bridged: by a known key, later, after a person reviewed unsigned lines; "
+        "unsigned: not at all; unknown_key: by an unknown key; invalid: with an invalid signature; "
+        "not_checked: no key was given for the verification; not_logged: the row has no log line, "
+        "because Sluice did not write it. None for a rejected attempt."
     )
     key_id: str | None = Field(
-        description="Id of the key that signed, or of the key in use at a rejected attempt."
+        description="Id of the key that signed the line; for a rejected attempt, of the caller's "
+        "key. None without a key."
     )
     error: str | None = Field(None, description="Class of the error of a rejected attempt.")
     refused_because: str | None = None
@@ -64,22 +69,24 @@ _SortedSignatures = Sequence[tuple[int, SignatureState, str]]
 
 @dataclass(frozen=True, slots=True)
 class _Signatures:
-    """Signatures of the log: valid ones, and all others."""
+    """Signatures of the log, separated into valid signatures and all others."""
 
     valid_signatures: _SortedSignatures
     other_signatures: _SortedSignatures
 
-    def fields_of(self, line: int | None) -> dict[str, Any]:
+    def fields_of(self, line_number: int | None) -> dict[str, Any]:
         """Return the fields of an ``AuditRecord`` that say how a log line is signed."""
-        if line is None:
+        if line_number is None:
             return {"line": None, "signature": "not_logged", "key_id": None}
-        # Anybody can add an invalid signature, so it must not hide a valid one.
+        # Valid signatures come first, because anybody can add an invalid signature.
         for sorted_signatures in (self.valid_signatures, self.other_signatures):
-            index = bisect.bisect_left(sorted_signatures, line, key=lambda signature: signature[0])
+            index = bisect.bisect_left(
+                sorted_signatures, line_number, key=lambda signature: signature[0]
+            )
             if index < len(sorted_signatures):
                 _, state, key_id = sorted_signatures[index]
-                return {"line": line, "signature": state, "key_id": key_id}
-        return {"line": line, "signature": "unsigned", "key_id": None}
+                return {"line": line_number, "signature": state, "key_id": key_id}
+        return {"line": line_number, "signature": "unsigned", "key_id": None}
 
 
 def load(
@@ -90,7 +97,7 @@ def load(
     Args:
         connection: Connection to the registry.
         keys: Keyring that verifies the signatures; None to skip verification.
-        since: Start time; None for all.
+        since: Start time; None to return all.
 
     Raises:
         IntegrityError: A row cannot be read.
@@ -103,9 +110,9 @@ def load(
         *_bridge_records(connection, keys),
         *(
             AuditRecord(
-                outcome="refused", receipt=None, line=None, signature=None, **each.model_dump()
+                outcome="refused", receipt=None, line=None, signature=None, **attempt.model_dump()
             )
-            for each in refusals.load(connection, since=since)
+            for attempt in refusals.load(connection, since=since)
         ),
     ]
     selected_records = [record for record in records if since is None or record.at >= since]
@@ -120,8 +127,9 @@ def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signature
     for row in rows:
         if isinstance(row.line, int):  # SQLite may store text in the column
             state = _signature_state(connection, keys, row)
-            target = valid_signatures if state in ("signed", "bridged") else other_signatures
-            target.append((row.line, state, row.key_id))
+            is_valid = state in ("signed", "bridged")
+            sorted_signatures = valid_signatures if is_valid else other_signatures
+            sorted_signatures.append((row.line, state, row.key_id))
     return _Signatures(valid_signatures=valid_signatures, other_signatures=other_signatures)
 
 
@@ -136,19 +144,19 @@ def _signature_state(connection: Connection, keys: Keyring | None, row: Row[Any]
 
 
 def _history_records(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
-    lines, records = log.load_line_numbers(connection, history), []
+    line_numbers, records = log.load_line_numbers(connection, history), []
     for model in queries.model_names(connection):
         for entry in queries.load_history(connection, model):
             values = entry.model_dump(exclude={"id", "revision"})
-            line = lines.get(log.encode_key([entry.id]))
+            line_number = line_numbers.get(log.encode_key([entry.id]))
             records.append(
-                AuditRecord(outcome="accepted", **values, **all_signatures.fields_of(line))
+                AuditRecord(outcome="accepted", **values, **all_signatures.fields_of(line_number))
             )
     return records
 
 
 def _transition_records(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
-    lines = log.load_line_numbers(connection, rollout_transitions)
+    line_numbers = log.load_line_numbers(connection, rollout_transitions)
     return [
         AuditRecord(
             at=transition.at,
@@ -161,7 +169,7 @@ def _transition_records(connection: Connection, all_signatures: _Signatures) -> 
             reason=transition.reason,
             receipt=None,
             **all_signatures.fields_of(
-                lines.get(log.encode_key([rollout_id, transition.rollout.revision]))
+                line_numbers.get(log.encode_key([rollout_id, transition.rollout.revision]))
             ),
         )
         for model in queries.model_names(connection)
@@ -172,15 +180,18 @@ def _transition_records(connection: Connection, all_signatures: _Signatures) -> 
 
 def _approval_records(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
     """Return the approvals that are linked to a version but have no history entry."""
-    in_history = sa.select(history.c.receipt).where(
+    select_receipts_in_history = sa.select(history.c.receipt).where(
         history.c.action == "approve", history.c.receipt.is_not(None)
     )
     query = (
         sa.select(version_receipts, receipts.c.payload)
         .join(receipts, receipts.c.digest == version_receipts.c.receipt)
-        .where(receipts.c.gate == APPROVAL_GATE, receipts.c.digest.not_in(in_history))
+        .where(
+            receipts.c.gate == APPROVAL_GATE,
+            receipts.c.digest.not_in(select_receipts_in_history),
+        )
     )
-    lines, records = log.load_line_numbers(connection, version_receipts), []
+    line_numbers, records = log.load_line_numbers(connection, version_receipts), []
     for row in connection.execute(query):
         receipt = evidence.parse_receipt(row.receipt, row.payload)
         records.append(
@@ -194,7 +205,7 @@ def _approval_records(connection: Connection, all_signatures: _Signatures) -> li
                 actor=str(receipt.evidence.get("actor", "")),
                 reason=receipt.reason,
                 receipt=row.receipt,
-                **all_signatures.fields_of(lines.get(log.encode_key([row.id]))),
+                **all_signatures.fields_of(line_numbers.get(log.encode_key([row.id]))),
             )
         )
     return records
@@ -215,7 +226,7 @@ def _bridge_records(connection: Connection, keys: Keyring | None) -> list[AuditR
             reason=f"unsigned lines of the log after {row.since}, up to {row.line}",
             receipt=None,
             line=row.line,
-            # State of this signature; there may be others of the same line.
+            # State of this bridge signature. The line may have further signatures.
             signature=_signature_state(connection, keys, row),
             key_id=row.key_id,
         )

@@ -1,9 +1,9 @@
-"""Secret per model that assigns users to rollout arms and pseudonymizes them in samples.
+"""Secret of each model, for the assignment of users to rollout arms and for their pseudonyms.
 
-Clients know the id of a rollout. If the assignment depended only on the id and the user key, a
-client could compute it, and choose user keys that all reach the challenger. Samples contain a
-digest of the user that is keyed with the secret: a reader of the samples cannot identify a user,
-but the operator can still find and delete the samples of a given user.
+Clients know the id of a rollout. If the assignment depended only on this id and the user key, a
+client could choose user keys that all reach the challenger. The pseudonym of a user is a digest
+that is keyed with the secret. A reader of the samples cannot identify a user, but the operator can
+find and delete the samples of a given user.
 """
 
 import functools
@@ -26,7 +26,8 @@ _SECRET_BYTES = 32
 _NOTE_KIND = "secret"
 _ADVISORY_LOCK = 7_236_019_115
 """Arbitrary fixed number of the PostgreSQL advisory lock that is held while a secret is created.
-Other writers lock the row of the model, but the database role of a server may only write notes."""
+Other writers lock the row of the model. A server cannot, because its database role may only write
+notes."""
 
 
 class ClientSecret(Record):
@@ -36,9 +37,9 @@ class ClientSecret(Record):
 
 
 def find_secret(connection: Connection, model: str) -> str:
-    """Return the secret of a model; "" if no server of the model was ever started."""
+    """Return the secret of a model; "" before the first server of the model was started."""
     query = sa.select(rollout_notes.c.payload).where(
-        rollout_notes.c.rollout == _secret_key(model), rollout_notes.c.kind == _NOTE_KIND
+        rollout_notes.c.rollout == _note_id(model), rollout_notes.c.kind == _NOTE_KIND
     )
     payload = connection.execute(query.order_by(rollout_notes.c.id).limit(1)).scalar()
     return "" if payload is None else ClientSecret.model_validate_json(payload).value
@@ -52,7 +53,7 @@ def insert_secret(connection: Connection, model: str, *, at: datetime) -> None:
         return
     secret = ClientSecret(value=secrets.token_hex(_SECRET_BYTES))
     row = {
-        "rollout": _secret_key(model),
+        "rollout": _note_id(model),
         "kind": _NOTE_KIND,
         "at": at,
         "payload": secret.model_dump_json(),
@@ -69,8 +70,8 @@ def client_of(user: str | None, address: str) -> str:
 def subnet_of(address: str) -> str:
     """Return the subnet of an address, because one client often controls a whole subnet.
 
-    An IPv6 subscriber usually gets a /64 subnet. For IPv4 the /24 subnet is used, the smallest one
-    that is routed on the internet.
+    For IPv6 it is the /64 subnet, which a subscriber usually gets. For IPv4 it is the /24 subnet,
+    the smallest subnet that is routed on the internet.
 
     >>> subnet_of("2001:db8::7"), subnet_of("192.0.2.7")
     ('2001:db8::/64', '192.0.2.0/24')
@@ -95,9 +96,9 @@ def client_pseudonym(client: str, *, secret: str) -> str:
     return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()[:32]
 
 
-def _secret_key(model: str) -> str:
-    """Return the key under which the secret is stored among the rollout notes.
+def _note_id(model: str) -> str:
+    """Return the id under which the secret is stored among the rollout notes.
 
-    It takes the place of a rollout id, but differs from every rollout id.
+    The table has this id in its column for the rollout id. It differs from every rollout id.
     """
     return digest_json([_NOTE_KIND, model])

@@ -1,8 +1,8 @@
 """Compares the current code with the code that a version was trained with.
 
-A version may only run with the user's modules with which it was trained. Other versions of Sluice
-or of other packages are only reported, because Sluice keeps stored networks loadable, and a package
-update must not stop a server.
+A version may only run with the same modules of the user as in its training. A different version of
+Sluice or of another package is only reported. Sluice keeps stored networks loadable, and an update
+of a package must not stop a server.
 """
 
 import sys
@@ -21,9 +21,9 @@ from sluice.training.code import follow_code, identify_code
 from sluice.training.code_identity import CodeIdentity
 from sluice.workloads.workload import Workload
 
-_SOURCES: WeakKeyDictionary[ModuleType, bytes] = WeakKeyDictionary()
-"""Source of each imported module, as first read. If the file changes later, this process still
-runs the first source."""
+_FIRST_SOURCES: WeakKeyDictionary[ModuleType, bytes] = WeakKeyDictionary()
+"""Source of each imported module when it was first read. If the file changes later, this process
+still runs this source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,40 +31,42 @@ class CodeComparison:
     """Comparison of a version's code with the code of this process."""
 
     outcome: Literal["same", "other", "unknown"]
-    """"same" or "other" depending on whether the user's modules are equal; "unknown" for a version
-    that was stored with the digest of its code only."""
+    """"same" if the user's modules are equal, "other" if they differ. "unknown" if the version was
+    stored with the digest of its code only."""
 
     trained_digest: str
-    """Code digest with which the version was trained."""
+    """Digest of the code with which the version was trained."""
 
     current_digest: str
-    """Code digest of this process."""
+    """Digest of the code of this process."""
 
     differences: tuple[str, ...] = ()
     """Differences in the user's modules, one phrase each."""
 
-    other_differences: tuple[str, ...] = ()
-    """Other differences: packages, Sluice, data files."""
+    environment_differences: tuple[str, ...] = ()
+    """Differences in packages, Sluice or data files, one phrase each."""
 
-    def warning(self, who: str) -> str:
-        """Return a warning about ``other_differences`` or a missing comparison, or "".
+    def warning(self, version_name: str) -> str:
+        """Return a warning about ``environment_differences`` or a missing comparison.
 
-        Differences in the user's modules are not repeated: ``require_same_code`` rejects them.
+        "" if neither applies. Differences in the user's modules are not included, because
+        ``require_same_code`` rejects the version.
         """
         if self.outcome == "unknown":
             return (
-                f"{who} was stored with the digest of its code only, so the current code cannot "
-                "be compared with it."
+                f"{version_name} was stored with the digest of its code only, so it cannot be "
+                "compared with the current code."
             )
-        if self.other_differences:
-            return f"{who} was trained with: {'; '.join(self.other_differences)} (then -> now)."
+        if self.environment_differences:
+            differences_text = "; ".join(self.environment_differences)
+            return f"{version_name} was trained with: {differences_text} (then -> now)."
         return ""
 
 
 def collect_own_modules(workload: Workload, model: ModelSettings) -> dict[str, StoredModule]:
     """Return the user's modules used by the workload and the network, by dotted name.
 
-    Each module has the source that this process imported, even if the file has changed since.
+    Each module has the source that this process imported, even if the file was changed later.
 
     Raises:
         SettingsError: The architecture cannot be imported.
@@ -87,11 +89,11 @@ def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> 
     Raises:
         SettingsError: The architecture cannot be imported, or a declared data file is missing.
     """
-    own_modules = collect_own_modules(workload, model)
+    user_modules = collect_own_modules(workload, model)
     identity_on_disk = identify_code(workload, model)
-    digests = {name: digest_bytes(module.source) for name, module in own_modules.items()}
+    imported_digests = {name: digest_bytes(module.source) for name, module in user_modules.items()}
     current_identity = identity_on_disk.model_copy(
-        update={"modules": identity_on_disk.modules | digests}
+        update={"modules": identity_on_disk.modules | imported_digests}
     )
     trained_identity = lineage.code_identity
     if trained_identity is None:
@@ -106,7 +108,7 @@ def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> 
         trained_digest=lineage.code,
         current_digest=current_identity.digest,
         differences=differences,
-        other_differences=tuple(
+        environment_differences=tuple(
             change
             for change in current_identity.changes(trained_identity)
             if change not in differences
@@ -114,11 +116,11 @@ def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> 
     )
 
 
-def require_same_code(who: str, lineage: Lineage, comparison: CodeComparison) -> None:
+def require_same_code(version_name: str, lineage: Lineage, comparison: CodeComparison) -> None:
     """Reject a version whose code differs from the current code.
 
     Args:
-        who: Name of the version in messages.
+        version_name: Name of the version in messages.
         lineage: Lineage of the version.
         comparison: Result of ``compare_code``.
 
@@ -127,27 +129,32 @@ def require_same_code(who: str, lineage: Lineage, comparison: CodeComparison) ->
     """
     if comparison.outcome == "other":
         raise CodeMismatch(
-            f"{who} must run with the code that it was trained with "
+            f"{version_name} must run with the code that it was trained with "
             f"({short(comparison.trained_digest)}), but the current code is "
             f"{short(comparison.current_digest)}: "
             f"{'; '.join(comparison.differences)}.",
-            cause="With other code, its weights give predictions that no gate has evaluated.",
-            fix=f"Restore that code ({describe_commit(lineage)}) and start again, or train again, "
-            "or serve it with its stored code: add --code stored to 'sluice serve'.",
+            cause="With other code, the weights give predictions that no gate has evaluated.",
+            fix=f"Restore the code of the training ({describe_commit(lineage)}) and start again, "
+            "train again, or serve the version with its stored code: sluice serve --code stored",
         )
 
 
-def describe_rollback_code(who: str, lineage: Lineage, comparison: CodeComparison) -> str:
-    """Return sentences that say whether a version restored by a rollback has the current code."""
+def describe_rollback_code(version_name: str, lineage: Lineage, comparison: CodeComparison) -> str:
+    """Return sentences about the code of a version to which production was rolled back.
+
+    The sentences say whether the version was trained with the current code.
+    """
     if comparison.outcome == "other":
         return (
-            f"The code was not rolled back: {who} was trained with other code "
+            f"The code was not rolled back: {version_name} was trained with other code "
             f"({short(comparison.trained_digest)}; now {short(comparison.current_digest)}): "
-            f"{'; '.join(comparison.differences)}. This checkout cannot serve it until that code "
-            f"is restored ({describe_commit(lineage)}); 'sluice serve' with --code stored can."
+            f"{'; '.join(comparison.differences)}. Restore that code ({describe_commit(lineage)}) "
+            "before you serve the version here, or serve it with: sluice serve --code stored."
         )
-    sentence = f"The current code is that of {who}." if comparison.outcome == "same" else ""
-    return f"{sentence} {comparison.warning(who)}".strip()
+    sentence = (
+        f"The current code is the code of {version_name}." if comparison.outcome == "same" else ""
+    )
+    return f"{sentence} {comparison.warning(version_name)}".strip()
 
 
 def describe_commit(lineage: Lineage) -> str:
@@ -157,14 +164,14 @@ def describe_commit(lineage: Lineage) -> str:
 
 
 def _user_modules_only(identity: CodeIdentity) -> CodeIdentity:
-    own_modules = {
-        n: digest for n, digest in identity.modules.items() if n.split(".")[0] != "sluice"
+    user_modules = {
+        name: digest for name, digest in identity.modules.items() if name.split(".")[0] != "sluice"
     }
-    return CodeIdentity(modules=own_modules, distributions={}, data_files={})
+    return CodeIdentity(modules=user_modules, distributions={}, data_files={})
 
 
 def _read_source(name: str, path: Path) -> bytes:
     module = sys.modules.get(name)
     if module is None:
         return path.read_bytes()
-    return _SOURCES.setdefault(module, path.read_bytes())
+    return _FIRST_SOURCES.setdefault(module, path.read_bytes())

@@ -1,7 +1,7 @@
 """Opens the registry's database and provides read and write transactions.
 
-The default is SQLite in WAL mode; PostgreSQL is used by its URL. If a process ends during a
-transaction, the database rolls the transaction back.
+The default is SQLite in WAL mode. The URL of a PostgreSQL database selects PostgreSQL. If a process
+ends during a transaction, the database rolls the transaction back.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Database:
 
     @classmethod
     def open(cls, url: str, *, create: bool) -> "Database":
-        """Connect to a database, and create its tables or migrate older ones.
+        """Connect to a database, and create the tables or migrate an older schema.
 
         Args:
             url: SQLAlchemy URL of an SQLite file or of a PostgreSQL database.
@@ -46,10 +46,10 @@ class Database:
         Raises:
             SettingsError: The URL is invalid or of another kind of database, or its driver is not
                 installed.
-            StorageError: The database is unreachable, read-only, invalid, or has a newer schema.
+            StorageError: The database is unreachable, read-only or invalid, or has a newer schema.
             UnknownVersion: ``create`` is False, and the database contains no registry.
         """
-        parsed_url = _parse(url)
+        parsed_url = _parse_url(url)
         if parsed_url.get_backend_name() == "sqlite":
             _prepare_folder(parsed_url, create=create)
         try:
@@ -70,8 +70,8 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[Connection]:
         """Yield a connection with a consistent snapshot of the registry."""
-        # With READ COMMITTED, PostgreSQL's default, two statements of a transaction could see
-        # different states, for example before and after a promotion.
+        # PostgreSQL needs REPEATABLE READ. With its default, READ COMMITTED, two statements of a
+        # transaction could see different states, for example before and after a promotion.
         options = {} if self._is_sqlite else {"isolation_level": "REPEATABLE READ"}
         with self._convert_errors("read"), self._engine.connect() as base_connection:
             connection = base_connection.execution_options(**options)
@@ -99,14 +99,14 @@ class Database:
             version = migrations.schema_version(connection)
         if version is None and not create:
             raise _no_registry_error(self.url)
-        if migrations.can_update(version):
+        if migrations.can_migrate(version):
             with self.write() as connection:
-                version = migrations.bring_up_to_date(connection)
+                version = migrations.create_or_migrate(connection)
         if version != tables.SCHEMA_VERSION:
-            cause = "It was created by a newer version of Sluice."
-            fix = "Use that version of Sluice, or set SLUICE_REGISTRY_URL to another registry."
+            cause = "The registry was created by a newer version of Sluice."
+            fix = "Use the newer version, or set SLUICE_REGISTRY_URL to another registry."
             if not version:
-                cause = f"Its table {tables.schema_version.name} is damaged or not from Sluice."
+                cause = f"The table {tables.schema_version.name} is damaged or not from Sluice."
                 fix = "Restore it from a backup, or set SLUICE_REGISTRY_URL to another database."
             raise StorageError(
                 f"The registry {self.url} has schema version {version}, but this version of Sluice "
@@ -116,19 +116,19 @@ class Database:
             )
 
     @contextlib.contextmanager
-    def _convert_errors(self, purpose: str) -> Iterator[None]:
+    def _convert_errors(self, operation: str) -> Iterator[None]:
         """Convert errors of the database to a StorageError that says what to do."""
         try:
             yield
         except (SQLAlchemyError, sqlite3.Error) as error:
-            raise _storage_error(self.url, purpose, error) from error
+            raise _storage_error(self.url, operation, error) from error
 
 
-def _parse(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     try:
         parsed_url = make_url(url)
     except ArgumentError:
-        # The URL is not repeated in the message: it may contain a password.
+        # The message does not contain the URL, because the URL may contain a password.
         raise SettingsError(
             "The registry URL is not an SQLAlchemy URL.",
             fix="Set SLUICE_REGISTRY_URL, for example to sqlite:////data/registry.db or "
@@ -138,7 +138,7 @@ def _parse(url: str) -> URL:
         parsed_url = parsed_url.set(drivername="postgresql+psycopg")
     if parsed_url.get_backend_name() not in ("sqlite", "postgresql"):
         raise SettingsError(
-            "The registry URL must be that of an SQLite or PostgreSQL database, got "
+            "The registry must be an SQLite or PostgreSQL database, but its URL begins with "
             f"{parsed_url.get_backend_name()!r}.",
             fix="Set SLUICE_REGISTRY_URL, for example to sqlite:////data/registry.db or "
             "postgresql://user@host/name.",
@@ -168,7 +168,8 @@ def _prepare_folder(url: URL, *, create: bool) -> None:
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
-    # Disables the driver's own BEGIN, which it would send too late; _begin_sqlite sends it.
+    # With isolation_level None, the driver sends no BEGIN. The driver would send it too late, so
+    # _begin_sqlite sends BEGIN instead.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -177,8 +178,8 @@ def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # BEGIN alone starts a deferred transaction, whose first write fails without waiting if another
-    # process writes. BEGIN IMMEDIATE waits.
+    # A writer sends BEGIN IMMEDIATE, which waits for other writers. After BEGIN alone, the first
+    # write could fail without waiting if another process writes.
     is_writer = connection.get_execution_options().get("sluice_writer", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
 
@@ -191,9 +192,9 @@ def _no_registry_error(url: str) -> UnknownVersion:
     )
 
 
-def _storage_error(url: str, purpose: str, error: Exception) -> StorageError:
+def _storage_error(url: str, operation: str, error: Exception) -> StorageError:
     message = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-    what = f"Cannot {purpose} the registry {url} ({message})."
+    what = f"Cannot {operation} the registry {url} ({message})."
     if "readonly" in message or "read-only" in message:
         fix = "Make the file and its folder writable, or point SLUICE_HOME at a writable folder."
     elif "locked" in message:
@@ -201,7 +202,7 @@ def _storage_error(url: str, purpose: str, error: Exception) -> StorageError:
             f"Another process has been writing for over {BUSY_TIMEOUT_S:.0f} s. Wait until it "
             "finishes, then repeat the command."
         )
-    # SQLite may report a full disk as an I/O error, if it concerns a file beside the database.
+    # SQLite may report a full disk as an I/O error, for example when it extends the WAL file.
     elif "full" in message or "disk I/O error" in message:
         fix = "Free disk space, then repeat the command. No partial change was written."
     elif "not a database" in message or "malformed" in message:

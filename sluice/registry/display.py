@@ -1,6 +1,6 @@
 """Formats registry records as rich tables for the terminal.
 
-Strings are wrapped in ``Text``, because rich would interpret brackets in a string as markup.
+Strings are wrapped in ``Text``, because rich would interpret brackets in a ``str`` as markup.
 """
 
 import math
@@ -28,15 +28,17 @@ from sluice.registry.records import (
 )
 from sluice.registry.unsigned_lines import UnsignedLine
 
-_MAX_COMPLETE_LIST = 12
-"""Maximum number of values of a list that is shown completely."""
-_NUM_SHOWN = 5
+_MAX_COMPLETE_LIST_LENGTH = 12
+"""A list with at most this number of values is shown completely."""
+_NUM_SHOWN_VALUES = 5
 """Number of values that are shown of a longer list."""
-_GAIN_DIRECTION = (
-    "A gain is the loss of the reference minus that of the candidate: above 0 is better."
+_MAX_CELL_CHARS = 40
+"""Maximum length of a text in the table of values [characters]; a longer text is shown above it."""
+_GAIN_DEFINITION = (
+    "A gain is the loss of the reference minus the loss of the candidate: above 0 is better."
 )
 _TABLE_PREFIX = "tables "
-"""Prefix of the names of table digests in the flattened evidence. In the evidence itself, these
+"""Prefix of the names of table digests in the flattened evidence. In the original evidence, these
 digests are in the mapping 'tables', by table name."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -69,7 +71,7 @@ def version_list(versions: Sequence[Version]) -> Table:
             styled_label(version.state),
             Text(short(version.candidate)),
             Text(f"{version.registered_at:%Y-%m-%d %H:%M}"),
-            Text(_metrics_line(version.lineage.metrics)),
+            Text(_first_metrics_text(version.lineage.metrics)),
         )
     return table
 
@@ -86,28 +88,29 @@ def version_page(
 
     Args:
         version: The version.
-        receipts: Receipts linked to it, oldest first.
-        imported_receipts: Receipts imported with it from another registry, oldest first.
-        reference: Reference of its last comparison; None if that is not a registered version.
-        approval: Whether its promotion requires an approval, and which one is recorded.
+        receipts: Receipts linked to the version, oldest first.
+        imported_receipts: Receipts imported with the version, oldest first.
+        reference: Reference of the version's last comparison; None if this reference is not a
+            registered version.
+        approval: Whether the version's promotion requires an approval, and which is recorded.
     """
     title = Text.assemble(
         (version.model, "bold"), f"  version {version.number}  ", styled_label(version.state)
     )
-    parts: list[RenderableType] = [title]
-    promotion_receipts = [r for r in receipts if r.gate == "promotion"]
+    page: list[RenderableType] = [title]
+    promotion_receipts = [receipt for receipt in receipts if receipt.gate == "promotion"]
     if promotion_receipts:
-        parts += _section("Gate", _verdict_section(promotion_receipts[-1], reference))
+        page += _section("Gate", _verdict_group(promotion_receipts[-1], reference))
     if approval.required or approval.approval is not None:
-        parts += _section("Approval", _approval(approval))
-    parts += _section("Metrics on the test rows", _name_value_table(version.lineage.metrics))
-    parts += _section("Lineage", _lineage(version.lineage, version.registered_at))
-    parts += _section("Weights", _members(version.lineage))
-    parts += _section("Receipts", _receipts(receipts))
+        page += _section("Approval", _approval_text(approval))
+    page += _section("Metrics on the test rows", _name_value_table(version.lineage.metrics))
+    page += _section("Lineage", _lineage_table(version.lineage, version.registered_at))
+    page += _section("Weights", _member_table(version.lineage))
+    page += _section("Receipts", _receipt_table(receipts))
     if imported_receipts:
         imported_title = "Receipts from another registry (not used for decisions here)"
-        parts += _section(imported_title, _receipts(imported_receipts))
-    return Group(*parts)
+        page += _section(imported_title, _receipt_table(imported_receipts))
+    return Group(*page)
 
 
 def history_table(entries: Sequence[HistoryEntry]) -> Table:
@@ -130,8 +133,8 @@ def unsigned_table(lines: Sequence[UnsignedLine]) -> Table:
     """Return a table of the unsigned log lines with time, actor and content."""
     table = _table("Line", "When [UTC]", "Who", "What was added")
     for line in lines:
-        when = "" if line.at is None else format_time(line.at)
-        cells = (str(line.line), when, line.actor, line.what)
+        time_text = "" if line.at is None else format_time(line.at)
+        cells = (str(line.line), time_text, line.actor, line.what)
         table.add_row(*(Text(cell, overflow="fold") for cell in cells))
     return table
 
@@ -147,7 +150,7 @@ def findings_table(findings: Sequence[RegistryFinding]) -> Table:
 
 
 def styled_label(name: VersionState | str) -> Text:
-    """Return a state, outcome or action in its color; the text alone contains all information."""
+    """Return the name of a state, outcome or action in its color; the color adds no information."""
     return Text(name, style=STYLES.get(name, ""), no_wrap=True)
 
 
@@ -156,10 +159,10 @@ def format_time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def format_number(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value for display; '-' if unknown.
 
-    Floats have four significant digits, or all digits if they are integers.
+    Floats have four significant digits. Floats with an integer value below 1e15 have all digits.
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -175,14 +178,14 @@ def _section(name: str, body: RenderableType) -> list[RenderableType]:
     return [Text(""), Text(name, style="bold"), Padding(body, (0, 0, 0, 2))]
 
 
-def _verdict_section(receipt: Receipt, reference: Version | None) -> Group:
-    """Return the verdict, all values of the evidence, and a table for each list of rows in it."""
+def _verdict_group(receipt: Receipt, reference: Version | None) -> Group:
+    """Return the verdict, the values of its evidence, and a table for each list of mappings."""
     digest = receipt.subject.get("reference", "")
-    against = BASELINE if digest == BASELINE else f"candidate {short(digest)}"
+    reference_name = BASELINE if digest == BASELINE else f"candidate {short(digest)}"
     if reference is not None:
-        against = f"version {reference.number} ({short(digest)})"
-    # The subject, outcome and reason are shown elsewhere. The hashes of rows are for programs, and
-    # the number of rows is a separate value.
+        reference_name = f"version {reference.number} ({short(digest)})"
+    # Subject, outcome and reason are shown elsewhere. "rows" contains the hashes of all rows, which
+    # no person reads.
     omitted_names = {*receipt.subject, "outcome", "reason", "rows"}
     # The symptoms of the training are omitted if the reason already contains them.
     symptoms = receipt.evidence.get("symptoms") or ()
@@ -192,48 +195,58 @@ def _verdict_section(receipt: Receipt, reference: Version | None) -> Group:
         name: value for name, value in receipt.evidence.items() if name not in omitted_names
     }
     values = _flatten(evidence)
-    long_texts = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
-    parts: list[RenderableType] = [
-        Text.assemble(styled_label(receipt.outcome), f" against {against}. {receipt.reason}"),
+    long_texts = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, str) and len(value) > _MAX_CELL_CHARS
+    }
+    content: list[RenderableType] = [
+        Text.assemble(
+            styled_label(receipt.outcome), f" against {reference_name}. {receipt.reason}"
+        ),
         *(
             Text(f"{_label(name)}: {_shorten_digest(long_texts[name])}")
             for name in sorted(long_texts, key=lambda name: name.startswith(_TABLE_PREFIX))
         ),
-        *([Text(_GAIN_DIRECTION, style="dim")] if "gain" in evidence else []),
+        *([Text(_GAIN_DEFINITION, style="dim")] if "gain" in evidence else []),
         Text(""),
         _name_value_table(
             {name: value for name, value in values.items() if name not in long_texts}
         ),
     ]
     for name, value in evidence.items():
-        if _is_table(value):
-            parts += [Text(""), Text(_label(name), style="italic"), _record_table(value)]
-    return Group(*parts)
+        if _is_list_of_mappings(value):
+            content += [Text(""), Text(_label(name), style="italic"), _table_of_mappings(value)]
+    return Group(*content)
 
 
-def _approval(status: ApprovalStatus) -> Text:
+def _approval_text(status: ApprovalStatus) -> Text:
     """Return who approved the promotion and when the approval expires, or what is missing."""
     if status.problem:
         return Text.assemble(styled_label("WAITING"), f" {status.problem} {status.remedy}")
-    assert status.approval is not None  # otherwise it is not required, and there is no section
+    assert status.approval is not None, "without an approval, a problem must be set"
     return Text(status.approval.summary)
 
 
-def _lineage(lineage: Lineage, registered_at: datetime) -> Table:
+def _lineage_table(lineage: Lineage, registered_at: datetime) -> Table:
     git, environment = lineage.git, lineage.environment
-    state = {True: "with uncommitted changes", False: "clean", None: "not a git checkout"}
+    text_by_dirty_flag = {
+        True: "with uncommitted changes",
+        False: "clean",
+        None: "not a git checkout",
+    }
     reference = lineage.reference
     device = f"{environment.device}, {pluralize(environment.cpu_count, 'core')}"
     if environment.device_count:
         device = f"{environment.device_count} x {device}"
-    libraries = ", ".join(f"{name} {v}" for name, v in environment.libraries.items())
+    libraries = ", ".join(f"{name} {version}" for name, version in environment.libraries.items())
     grid = _grid()
     for name, value in (
         ("candidate", lineage.candidate),
         ("data", lineage.data),
         ("config", lineage.config),
         ("code", lineage.code),
-        ("git", f"{git.commit} ({state[git.dirty]})"),
+        ("git", f"{git.commit} ({text_by_dirty_flag[git.dirty]})"),
         ("compared with", reference),
         ("seeds", ", ".join(map(str, lineage.seeds))),
         (
@@ -250,12 +263,12 @@ def _lineage(lineage: Lineage, registered_at: datetime) -> Table:
     return grid
 
 
-def _members(lineage: Lineage) -> Table:
+def _member_table(lineage: Lineage) -> Table:
     table = _table("Seed", "Fold", "Best epoch", "Epochs", "Validation loss", "Seconds", "Digest")
     for member in lineage.members:
         table.add_row(
             *(
-                Text(format_number(value))
+                Text(format_value(value))
                 for value in (
                     member.seed,
                     member.fold_id,
@@ -270,7 +283,7 @@ def _members(lineage: Lineage) -> Table:
     return table
 
 
-def _receipts(receipts: Sequence[Receipt]) -> RenderableType:
+def _receipt_table(receipts: Sequence[Receipt]) -> RenderableType:
     if not receipts:
         return Text("none: this version cannot be promoted", style="yellow")
     table = _table("Gate", "Outcome", "Decided [UTC]", "Digest", "Reason")
@@ -288,25 +301,28 @@ def _receipts(receipts: Sequence[Receipt]) -> RenderableType:
 def _name_value_table(values: Mapping[str, Any]) -> Table:
     """Return a table of names and values, in two columns of pairs."""
     grid = Table.grid(padding=(0, 2), pad_edge=False)
-    items = [(Text(_label(k), style="dim"), Text(format_number(v))) for k, v in values.items()]
-    half = (len(items) + 1) // 2
-    for i in range(half):
-        right = items[half + i] if half + i < len(items) else (Text(""), Text(""))
-        grid.add_row(*items[i], Text("  "), *right)
+    pairs = [
+        (Text(_label(name), style="dim"), Text(format_value(value)))
+        for name, value in values.items()
+    ]
+    num_rows = (len(pairs) + 1) // 2
+    for i in range(num_rows):
+        right_pair = pairs[num_rows + i] if num_rows + i < len(pairs) else (Text(""), Text(""))
+        grid.add_row(*pairs[i], Text("  "), *right_pair)
     return grid
 
 
 def _flatten(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested mappings by their joined names.
 
-    Lists become texts, and lists of mappings are left out.
+    A list becomes a text. A list of mappings is omitted.
     """
     flat: dict[str, Any] = {}
     for name, value in evidence.items():
         if isinstance(value, Mapping):
             flat |= _flatten(value, f"{prefix}{name} ")
         elif isinstance(value, list | tuple):
-            if not _is_table(value):
+            if not _is_list_of_mappings(value):
                 flat[prefix + name] = _format_list(value)
         else:
             flat[prefix + name] = value
@@ -314,20 +330,20 @@ def _flatten(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _shorten_digest(text: str) -> str:
-    """Return a digest in the short form of the other tables; another text is not changed."""
+    """Return the short form of a digest; a text that is not a digest is returned unchanged."""
     return short(text) if _DIGEST.fullmatch(text) else text
 
 
 def _format_list(values: Sequence[Any]) -> str:
-    """Return the values of a list as text; of a long list, such as row hashes, only the first."""
-    if len(values) <= _MAX_COMPLETE_LIST:
-        return ", ".join(format_number(v) for v in values) or "none"
-    first = ", ".join(format_number(v) for v in values[:_NUM_SHOWN])
-    return f"{first} and {len(values) - _NUM_SHOWN:,} more"
+    """Return the values of a list as text; of a long list, only the first values."""
+    if len(values) <= _MAX_COMPLETE_LIST_LENGTH:
+        return ", ".join(format_value(value) for value in values) or "none"
+    first_values = ", ".join(format_value(value) for value in values[:_NUM_SHOWN_VALUES])
+    return f"{first_values} and {len(values) - _NUM_SHOWN_VALUES:,} more"
 
 
-def _is_table(value: Any) -> bool:
-    """Return whether a value is a non-empty list of mappings, which is shown as a table."""
+def _is_list_of_mappings(value: Any) -> bool:
+    """Return whether a value is a non-empty list of mappings; such a list is shown as a table."""
     return (
         isinstance(value, list | tuple)
         and len(value) > 0
@@ -335,16 +351,18 @@ def _is_table(value: Any) -> bool:
     )
 
 
-def _record_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _table_of_mappings(rows: Sequence[Mapping[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = _table(*(_label(name) for name in names))
     for row in rows:
-        table.add_row(*(Text(format_number(row.get(name))) for name in names))
+        table.add_row(*(Text(format_value(row.get(name))) for name in names))
     return table
 
 
-def _metrics_line(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{_label(name)} {format_number(v)}" for name, v in list(metrics.items())[:2])
+def _first_metrics_text(metrics: Mapping[str, float]) -> str:
+    """Return the first two metrics, which fit into a row of the version list."""
+    first_metrics = list(metrics.items())[:2]
+    return ", ".join(f"{_label(name)} {format_value(value)}" for name, value in first_metrics)
 
 
 _LABELS: Mapping[str, str] = {

@@ -20,22 +20,22 @@ from sluice.registry.tables import (
 )
 
 DecisionFunction = Callable[[Sequence[Receipt]], Receipt]
-"""Function that decides: it gets the earlier decisions on the model, oldest first, and returns the
-receipt of its decision."""
+"""Function that gets the earlier decisions on a model, oldest first, and returns the receipt of its
+decision."""
 
 
 def load_linked_receipts(connection: Connection, model: str, number: int) -> list[LinkedReceipt]:
     """Return the receipts of one version in the order in which they took effect, latest last.
 
-    A receipt that was recorded several times took effect when it was last recorded. A promotion
-    receipt took effect when it was linked to the version, because a decision is made only once.
+    A promotion receipt took effect when it was linked to the version, because a decision is made
+    only once. Another receipt took effect when it was linked or last recorded, whichever is later.
 
     Raises:
-        IntegrityError: The content of a receipt does not match its digest, or it is not in the
-            log.
+        IntegrityError: The content of a receipt does not match its digest, or a row has no log
+            line.
     """
-    last_ids = sa.select(recordings.c.receipt, sa.func.max(recordings.c.id).label("id"))
-    last_recording = last_ids.group_by(recordings.c.receipt).subquery()
+    select_last_ids = sa.select(recordings.c.receipt, sa.func.max(recordings.c.id).label("id"))
+    last_recording = select_last_ids.group_by(recordings.c.receipt).subquery()
     rows = connection.execute(
         sa.select(
             receipts.c.digest,
@@ -50,15 +50,16 @@ def load_linked_receipts(connection: Connection, model: str, number: int) -> lis
     linked_receipts = []
     for row in rows:
         receipt = parse_receipt(row.digest, row.payload)
-        line = log.find_line_number(connection, version_receipts, row.link_id)
+        line_number = log.find_line_number(connection, version_receipts, row.link_id)
         if row.recording_id is not None and receipt.gate != "promotion":
-            line = max(line, log.find_line_number(connection, recordings, row.recording_id))
-        linked_receipts.append(LinkedReceipt(receipt=receipt, line=line))
-    return sorted(linked_receipts, key=lambda each: each.line)
+            recording_line = log.find_line_number(connection, recordings, row.recording_id)
+            line_number = max(line_number, recording_line)
+        linked_receipts.append(LinkedReceipt(receipt=receipt, line_number=line_number))
+    return sorted(linked_receipts, key=lambda each: each.line_number)
 
 
 def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
-    """Store a receipt under its digest, unless one with that digest exists."""
+    """Store a receipt under its digest, unless it is stored already."""
     select_existing = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
     if connection.execute(select_existing).first() is not None:
         return
@@ -72,7 +73,7 @@ def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> N
                 payload=receipt.model_dump_json(),
                 recorded_at=at,
             )
-    except sa.exc.IntegrityError:  # another model's writer stored it concurrently
+    except sa.exc.IntegrityError:  # a writer of another model stored the receipt concurrently
         connection.execute(select_existing).one()
 
 
@@ -83,13 +84,13 @@ def record_receipt(connection: Connection, receipt: Receipt, *, at: datetime) ->
 
 
 def newest_receipt(connection: Connection, gate: str, subject: Mapping[str, str]) -> Receipt | None:
-    """Return the last receipt of a gate whose subject contains ``subject``; None without one."""
+    """Return the last recorded receipt of a gate whose subject contains ``subject``, or None."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(recordings, recordings.c.receipt == receipts.c.digest)
         .where(
             receipts.c.gate == gate,
-            # Only a fast filter: the roles are compared below.
+            # A fast filter for the digests. The loop below also compares their roles.
             *(receipts.c.payload.contains(digest, autoescape=True) for digest in subject.values()),
         )
         .order_by(recordings.c.id.desc())
@@ -111,8 +112,8 @@ def link_receipts(
 ) -> None:
     """Store receipts and link each of them to a version once.
 
-    A receipt that is already linked is recorded again as the latest of its gate, except for a
-    promotion receipt, which took effect when it was linked.
+    A receipt that is linked already is recorded again as the latest of its gate. A promotion
+    receipt is not recorded again, because its decision is final.
     """
     linked_receipts = load_linked_receipts(connection, model, number)
     newest_digests = {each.receipt.gate: each.receipt.digest for each in linked_receipts}
@@ -156,7 +157,7 @@ def save_imported_receipts(
 
 
 def load_imported_receipts(connection: Connection, model: str, number: int) -> list[Receipt]:
-    """Return the receipts imported with a version from another registry, in their order."""
+    """Return the receipts that were imported with a version, in the order of the import."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(imported_receipts, imported_receipts.c.receipt == receipts.c.digest)
@@ -197,7 +198,7 @@ def count_decisions(connection: Connection, model: str) -> int:
 def store_decision(
     connection: Connection, model: str, receipt: Receipt, *, at: datetime
 ) -> Receipt:
-    """Store a decision unless its subject was decided before; return the decision that is valid.
+    """Store a decision unless there is one on its subject already; return the stored decision.
 
     The caller must hold the lock of the model.
 
@@ -216,12 +217,13 @@ def store_decision(
 def store_external_decision(
     connection: Connection, model: str, receipt: Receipt, *, at: datetime
 ) -> None:
-    """Store a decision that was not made by ``Ledger.decide``, unless it contradicts a stored one.
+    """Store a decision that was not made by ``Ledger.decide``; reject a contradictory one.
 
     The caller must hold the lock of the model.
 
     Raises:
-        ContractError: The subject was decided differently, or it lacks a role.
+        ContractError: The stored decision on the subject differs; or the subject lacks candidate,
+            reference or window.
     """
     validation.require_same_decision(store_decision(connection, model, receipt, at=at), receipt)
 
@@ -234,12 +236,13 @@ def parse_receipt(digest: str, payload: str) -> Receipt:
     """
     try:
         receipt = Receipt.model_validate_json(payload)
-        actual = receipt.digest
+        actual_digest = receipt.digest
     except ValidationError as error:
-        actual = f"{error.error_count()} invalid fields"
-    if actual != digest:
+        actual_digest = f"{error.error_count()} invalid fields"
+    if actual_digest != digest:
         raise IntegrityError(
-            f"The content of receipt {digest[:12]} does not match its digest ({actual[:30]}).",
+            f"The content of receipt {digest[:12]} does not match its digest "
+            f"({actual_digest[:30]}).",
             cause="The registry's database was edited manually or damaged.",
             fix="Restore the database from a backup.",
         )

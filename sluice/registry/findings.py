@@ -10,7 +10,7 @@ def finding_from_error(
     """Return a finding about a version, or about the model if ``number`` is None."""
     return RegistryFinding(
         model=model,
-        version=number if isinstance(number, int) else None,  # SQLite may store text in the column
+        version=number if isinstance(number, int) else None,  # SQLite may return text of the column
         problem=problem,
         what=" ".join(part for part in (error.what, error.cause) if part),
         fix=error.fix,

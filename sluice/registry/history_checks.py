@@ -18,21 +18,22 @@ from sluice.registry.tables import receipts, version_receipts, versions
 
 
 def check_moves(
-    connection: Connection, model: str, numbers: Collection[int] | None = None
+    connection: Connection, model: str, version_numbers: Collection[int] | None = None
 ) -> Iterator[RegistryFinding]:
     """Follow the moves in the history of a model, and yield every inconsistency.
 
-    Each move of the production pointer must start where the previous one ended, each promotion must
-    have a valid receipt, and the last move must match the pointer.
+    Each move of the production pointer must start at the version at which the previous move ended.
+    Each promotion must have a valid receipt. The last move must match the pointer.
 
     Args:
         connection: Connection to the registry.
         model: Name of the model.
-        numbers: Versions whose last promotion is checked against its receipt; None to check all
-            promotions.
+        version_numbers: Versions whose last promotion is checked against its receipt; None to check
+            all promotions.
 
     Cost:
-        Reads the history of the model, and the receipts of the versions of these promotions.
+        Reads the history of the model, and all receipts of the versions whose promotions are
+        checked.
     """
     try:
         entries = queries.load_history(connection, model)
@@ -48,9 +49,13 @@ def check_moves(
     for previous_move, move in zip((None, *moves), moves, strict=False):
         yield from _check_move(move, previous_move)
     promotions = [move for move in moves if move.action == "promote"]
-    if numbers is not None:
-        last_promotions = {move.to_version: move for move in promotions}  # by version
-        promotions = [last_promotions[n] for n in dict.fromkeys(numbers) if n in last_promotions]
+    if version_numbers is not None:
+        last_promotion_by_version = {move.to_version: move for move in promotions}
+        promotions = [
+            last_promotion_by_version[number]
+            for number in dict.fromkeys(version_numbers)
+            if number in last_promotion_by_version
+        ]
     yield from _check_receipts(connection, model, promotions)
     last_version = moves[-1].to_version if moves else None
     if pointer.version != last_version or pointer.revision != len(moves):
@@ -107,16 +112,18 @@ def _check_move(
 def _check_receipts(
     connection: Connection, model: str, promotions: Sequence[HistoryEntry]
 ) -> Iterator[RegistryFinding]:
-    """Check that each promotion has a passed receipt about the new and the replaced version."""
+    """Check that each promotion has a passed receipt about its version and the replaced version."""
     query = sa.select(versions.c.number, versions.c.candidate).where(versions.c.model == model)
     candidates = {row.number: row.candidate for row in connection.execute(query)}
-    numbers = {move.to_version for move in promotions}
+    promoted_numbers = {move.to_version for move in promotions}
     payloads = {
         (row.number, row.digest): row.payload
         for row in connection.execute(
             sa.select(version_receipts.c.number, receipts.c.digest, receipts.c.payload)
             .join(receipts, receipts.c.digest == version_receipts.c.receipt)
-            .where(version_receipts.c.model == model, version_receipts.c.number.in_(numbers))
+            .where(
+                version_receipts.c.model == model, version_receipts.c.number.in_(promoted_numbers)
+            )
         )
     }
     for move in promotions:
@@ -149,11 +156,11 @@ def _find_receipt_problem(
     Args:
         digest: Digest of the receipt.
         payload: Stored content of the receipt.
-        expected_digests: Digests that its subject must have, by role.
+        expected_digests: Digests that the receipt's subject must have, by role.
     """
     try:
         receipt = parse_receipt(digest, payload)
-    except IntegrityError:  # the check of the version's receipts reports it
+    except IntegrityError:  # the check of the version's receipts reports the damaged receipt
         return ""
     if receipt.gate != "promotion":
         return f"which is a receipt of the {receipt.gate} gate"

@@ -1,4 +1,4 @@
-"""Checks of an imported version, before any part of it is stored."""
+"""Checks of an imported version, made before anything of this version is stored."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def find_text_problem(value: Any, limits: ImportLimits) -> str:
 
     Args:
         value: Parsed JSON.
-        limits: Limits; only the maximum length of a text is used.
+        limits: Limits of imports, of which only the maximum length of a text is used.
     """
     for leaf in _leaves(value):
         if isinstance(leaf, int) and abs(leaf) > _MAX_INTEGER:
@@ -52,15 +52,15 @@ def find_import_problem(
         lineage: Lineage from the file.
         receipts: Receipts from the file.
         history: History from the file.
-        limits: Limits; only the maximum counts are used.
+        limits: Limits of imports, of which only the maximum counts are used.
     """
-    for what, count, max_count in (
+    for item_name, count, max_count in (
         ("members", len(lineage.members), limits.max_members),
         ("receipts", len(receipts), limits.max_receipts),
         ("history entries", len(history), limits.max_history),
     ):
         if count > max_count:
-            return f"it has {count:,} {what} (max {max_count:,})"
+            return f"it has {count:,} {item_name} (max {max_count:,})"
     problem = find_name_problem(lineage.model)
     if problem:
         return problem

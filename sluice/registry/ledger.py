@@ -1,8 +1,8 @@
 """The model registry: versions, receipts, decisions, and the production pointer of each model.
 
-Versions are immutable and numbered from 1 per model. A promotion verifies receipts and decisions
-again, and cannot be forced. Every added row is chained in the log, and every history entry is an
-event that can be published.
+Versions are immutable and numbered from 1 per model. A promotion verifies the receipts and the
+decision of a version again, and cannot be forced. Every added row is chained in the log, and every
+history entry is an event that can be published.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,38 +62,38 @@ class Ledger(SignedLedger):
         actor: str = "pipeline",
         reason: str = "trained",
     ) -> Registration:
-        """Register a candidate as the next version; a known candidate keeps its version number.
+        """Register a candidate as the next version; a registered candidate keeps its version.
 
-        If the known version was imported, the lineage of the local training replaces the imported
-        one, because the candidate digest does not cover everything that was imported, for example
-        the results and the drift reference.
+        If the existing version was imported, the lineage of the local training replaces the
+        imported lineage. The candidate digest does not cover everything in a lineage, for example
+        not the results and the drift reference.
 
-        The receipts are linked to the new or the known version. Re-adding a known receipt makes it
-        the latest of its gate, except for promotion receipts, which are immutable.
+        The receipts are linked to the version. If a receipt was linked before, it becomes the
+        latest of its gate, except for a promotion receipt, because its decision is final.
 
         Raises:
-            ContractError: The lineage is of another model, or its digests do not match its parts;
+            ContractError: The lineage is of another model, or its digests do not match its content;
                 or the subject of a promotion receipt lacks the candidate, the reference or the
-                window; or the receipt contradicts an earlier decision.
+                window; or a promotion receipt contradicts an earlier decision.
         """
         validation.require_consistent_lineage(model, lineage)
         spans.link_candidate(lineage.candidate)
         at = self._clock()
         with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
-            known_version = queries.find_version(connection, model, candidate=lineage.candidate)
+            existing_version = queries.find_version(connection, model, candidate=lineage.candidate)
             number = (
-                known_version.number
-                if known_version
+                existing_version.number
+                if existing_version
                 else queries.insert_version(connection, lineage, at=at)
             )
-            was_imported = known_version is not None and known_version.is_imported
-            if known_version is not None and was_imported:
-                queries.insert_local_lineage(connection, known_version, lineage, at=at)
+            was_imported = existing_version is not None and existing_version.is_imported
+            if existing_version is not None and was_imported:
+                queries.insert_local_lineage(connection, existing_version, lineage, at=at)
                 reason = validation.registration_reason(
-                    reason, imported_lineage=known_version.lineage, local_lineage=lineage
+                    reason, imported_lineage=existing_version.lineage, local_lineage=lineage
                 )
-            if known_version is None or was_imported:
+            if existing_version is None or was_imported:
                 spans.start_candidate_trace(lineage.candidate, model=model, version=number)
                 queries.append_history(
                     connection,
@@ -112,11 +112,11 @@ class Ledger(SignedLedger):
                     evidence.store_external_decision(connection, model, receipt, at=at)
             evidence.link_receipts(connection, receipts, model=model, number=number, at=at)
             version = queries.load_version(connection, model, number)
-            old_state = known_version.state if known_version else "dev"
+            old_state = existing_version.state if existing_version else "dev"
             stage_changes.record_stage_change(
                 connection, version, old_state=old_state, at=at, actor=actor
             )
-        return Registration(version=version, created=known_version is None)
+        return Registration(version=version, created=existing_version is None)
 
     @records_refusals("import")
     def import_version(
@@ -128,11 +128,11 @@ class Ledger(SignedLedger):
         reason: str,
         code: CodeAcceptance,
     ) -> Registration:
-        """Import a version of another registry in state dev. A known candidate is not changed.
+        """Import a version of another registry in state dev.
 
         The imported receipts are stored and shown, but they cannot be used for a promotion, because
         no local gate issued them. If the candidate was imported before, only newly accepted or
-        trusted import paths are added to the history.
+        trusted import paths are added to the history. If it was trained here, nothing changes.
 
         Args:
             lineage: Lineage from the other registry.
@@ -142,7 +142,7 @@ class Ledger(SignedLedger):
             code: Import paths of user code that were accepted or trusted, for the history.
 
         Raises:
-            ContractError: The digests in the lineage do not match its parts; or the candidate was
+            ContractError: The digests in the lineage do not match its content; or the candidate was
                 imported before from a file with other results.
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
@@ -151,25 +151,25 @@ class Ledger(SignedLedger):
         at = self._clock()
         with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
-            known_version = queries.find_version(connection, model, candidate=lineage.candidate)
-            if known_version is not None and not known_version.is_imported:
-                return Registration(version=known_version, created=False)
+            existing_version = queries.find_version(connection, model, candidate=lineage.candidate)
+            if existing_version is not None and not existing_version.is_imported:
+                return Registration(version=existing_version, created=False)
             entries: list[tuple[HistoryAction, str]] = [
                 *(("accept", path) for path in code.accepted_paths),
                 *(("trust", path) for path in code.trusted_paths),
             ]
-            if known_version is None:
+            if existing_version is None:
                 number = queries.insert_version(connection, lineage, at=at)
                 entries.insert(0, ("import", reason))
                 evidence.save_imported_receipts(
                     connection, receipts, model=model, number=number, at=at
                 )
             else:
-                validation.require_same_results(known_version.lineage, lineage)
-                number = known_version.number
+                validation.require_same_results(existing_version.lineage, lineage)
+                number = existing_version.number
                 recorded_entries = {
-                    *(("accept", path) for path in known_version.accepted_code),
-                    *(("trust", path) for path in known_version.trusted_code),
+                    *(("accept", path) for path in existing_version.accepted_code),
+                    *(("trust", path) for path in existing_version.trusted_code),
                 }
                 entries = [entry for entry in entries if entry not in recorded_entries]
             for action, text in entries:
@@ -186,44 +186,47 @@ class Ledger(SignedLedger):
                     revision=None,
                 )
             version = queries.load_version(connection, model, number)
-        return Registration(version=version, created=known_version is None)
+        return Registration(version=version, created=existing_version is None)
 
     def record_receipt(self, receipt: Receipt, *, actor: str | None = None) -> None:
         """Store a gate's receipt before a version exists to which it can be linked.
 
         Args:
             receipt: The receipt.
-            actor: Person who caused it and must own the signing key; None for a gate.
+            actor: Person who requested the receipt, and who must own the signing key; None for a
+                gate.
         """
         at = self._clock()
         with self._write(actor) as connection:
             evidence.record_receipt(connection, receipt, at=at)
 
-    def decide(self, model: str, subject: Mapping[str, str], judge: DecisionFunction) -> Receipt:
-        """Return the decision on a candidate. Without one, call ``judge`` and store its decision.
+    def decide(
+        self, model: str, subject: Mapping[str, str], make_decision: DecisionFunction
+    ) -> Receipt:
+        """Return the stored decision on a subject; if there is no decision yet, make and store it.
 
-        The first decision on a subject is final. No lock is held while ``judge`` runs. If another
-        decision on the model is stored meanwhile, ``judge`` runs again with this decision, because
-        each decision counts as a separate attempt on its window.
+        The first decision on a subject is final. No lock is held while ``make_decision`` runs. If
+        another decision on the model is stored meanwhile, ``make_decision`` runs again and gets
+        this decision, too. Each decision counts as a separate attempt on its window.
 
         Args:
             model: Name of the model.
             subject: Digests of candidate, reference and window.
-            judge: Called with the earlier decisions on the model, oldest first; returns the
+            make_decision: Called with the earlier decisions on the model, oldest first; returns the
                 receipt of its decision.
 
         Raises:
             ContractError: A digest is missing, or the receipt has another subject.
         """
-        key = validation.decision_key(subject)
+        subject_digests = validation.decision_key(subject)
         while True:
             with self._database.read() as connection:
-                decision = evidence.load_decision(connection, {"model": model} | key)
+                decision = evidence.load_decision(connection, {"model": model} | subject_digests)
                 earlier_decisions = evidence.load_decisions(connection, model)
             if decision is not None:
                 return decision
-            receipt = judge(earlier_decisions)
-            validation.require_matching_receipt(receipt, key)
+            receipt = make_decision(earlier_decisions)
+            validation.require_matching_receipt(receipt, subject_digests)
             at = self._clock()
             with self._write() as connection:
                 queries.lock_model(connection, model, at=at)
@@ -245,8 +248,8 @@ class Ledger(SignedLedger):
             version: Number of the version.
             gate_settings_digest: Digest of the gate, guard and suite settings under which the
                 verdict must have been issued; None to skip this check.
-            approval_settings: Settings of the pipeline. None for a command that does not know them;
-                the requirement that the promotion receipt records applies in any case.
+            approval_settings: Approval settings of the pipeline; None for a command that does not
+                know them. An approval that the promotion receipt requires is required in any case.
 
         Raises:
             UnknownVersion: There is no such version.
@@ -282,11 +285,10 @@ class Ledger(SignedLedger):
         approval_settings: ApprovalSettings | None = None,
         valid_at: datetime | None = None,
     ) -> ApprovalStatus:
-        """Return which approval the next promotion of a version requires, and which it has.
+        """Return which approval the next promotion of a version requires, and which is recorded.
 
-        A version in production waits for no approval. Neither does one whose promotion is blocked,
-        for example because the verdict of its comparison with the version in production is not
-        PROMOTE.
+        No approval is required in two cases: the version is in production, or its promotion is
+        blocked, for example because its verdict against the version in production is not PROMOTE.
 
         Args:
             model: Name of the model.
@@ -338,15 +340,16 @@ class Ledger(SignedLedger):
 
         Args:
             model: Name of the model.
-            version: Number to promote; if it is in production already, nothing changes.
-            expected: Number of the version that the caller believes is in production; None if it
-                believes that no version is.
+            version: Number of the version. If this version is in production already, nothing
+                changes.
+            expected: Number of the version that the caller expects in production; None if the
+                caller expects that no version is in production.
             actor: Actor for the history.
             reason: Reason for the history.
             store: Store of the artifacts. Before the promotion, all artifacts of the version are
                 verified and its networks are loaded.
-            reinstate: Whether to accept a receipt from before this version was rolled back. All
-                gates still apply.
+            reinstate: Whether to accept a promotion receipt from before a rollback of this version.
+                All gates still apply.
             gate_settings_digest: Digest of the gate, guard and suite settings under which the
                 verdict must have been issued; None to skip this check (manual promotion).
             approval_settings: See ``require_promotable``.
@@ -402,7 +405,8 @@ class Ledger(SignedLedger):
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
-            # Loading takes seconds: a newer verdict may have been stored since.
+            # The evidence is checked again, because loading takes seconds, and a newer verdict may
+            # have been stored meanwhile.
             promotion_digest = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
@@ -429,11 +433,11 @@ class Ledger(SignedLedger):
     def rollback(
         self, model: str, *, expected: int, actor: str, reason: str, store: ArtifactStore
     ) -> Promotion:
-        """Restore the last good production version before ``expected``.
+        """Restore the production version before ``expected``, skipping rolled-back versions.
 
-        Repeated rollbacks go further back along the promotions, up to the first promotion, and
-        never return to a version that was rolled back. A rollback moves only the pointer, not the
-        code; the result reports whether the restored version was trained with other code.
+        A repeated rollback goes further back, at most to the first promotion. A rollback moves only
+        the pointer, not the code. The result reports whether the restored version was trained with
+        other code.
 
         Raises:
             UnknownVersion: Nothing is in production, or there is no earlier version.
@@ -448,7 +452,7 @@ class Ledger(SignedLedger):
             pointer = promotion.require_expected_version(
                 connection, model, expected, action="rollback"
             )
-            number = promotion.rollback_target(connection, model, pointer)
+            number = promotion.find_rollback_target(connection, model, pointer)
             production_check.require_consistent(connection, model, [number])
             target = queries.load_version(connection, model, number)
         spans.link_candidate(target.candidate)
@@ -470,13 +474,14 @@ class Ledger(SignedLedger):
     def publish(self, model: str, consumer: str, deliver: Deliver) -> Publication:
         """Deliver all pending history entries of a model to a consumer, in order.
 
-        Each entry is delivered at least once: if the process is killed before a delivery is
-        recorded, the next call repeats it under the same key. After a failed delivery, the next
-        call continues with the same entry.
+        Each entry is delivered at least once. If the process is killed before a delivery is
+        recorded, the next call repeats this delivery under the same key. After a failed delivery,
+        the next call continues with the same entry.
 
         Args:
             model: Name of the model. For an unknown model, nothing is delivered.
-            consumer: Name of the consumer under which deliveries are recorded; it must not change.
+            consumer: Name of the consumer. Deliveries are recorded under this name, so it must not
+                change.
             deliver: Delivers one event, and returns the result.
         """
         with self._database.read() as connection:
@@ -521,18 +526,18 @@ class Ledger(SignedLedger):
             UnknownVersion: There is no such model.
         """
         keys = None if key is None else Keyring.load(key)
-        anchor = None if keys is None else AnchorSnapshot.of(anchor_of(keys, self.url))
+        anchor = None if keys is None else AnchorSnapshot.take(anchor_of(keys, self.url))
         with self._database.read() as connection:
-            names = queries.model_names(connection)
-            if model is not None and model not in names:
-                raise validation.unknown_version_error(model, None, names)
-            chosen_models = names if model is None else [model]
+            model_names = queries.model_names(connection)
+            if model is not None and model not in model_names:
+                raise validation.unknown_version_error(model, None, model_names)
+            chosen_models = model_names if model is None else [model]
             findings = list(verification.check(connection, chosen_models, store, url=self.url))
             findings += log_verification.check(connection)
             if keys is not None:
                 findings += log_signatures.check(connection, keys, anchor=anchor)
             if not findings:  # the checks of approvals assume a consistent registry
-                findings += approval_checks.check_required(connection, chosen_models)
+                findings += approval_checks.check_required_approvals(connection, chosen_models)
                 if keys is not None:
                     findings += approval_checks.check_signers(connection, keys, chosen_models)
         return findings

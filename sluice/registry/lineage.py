@@ -35,7 +35,8 @@ class Lineage(Record):
     code: str = Field(description="Digest of the code that determines the trained weights.")
     code_identity: CodeIdentity | None = Field(
         None,
-        description="Parts that the code digest covers; None for versions of older releases.",
+        description="Digests of the modules, packages and data files that the code digest covers; "
+        "None for versions of older releases.",
     )
     git: GitState
     seeds: tuple[int, ...]
@@ -89,32 +90,32 @@ class Lineage(Record):
         return {f"weights of seed {m.seed} fold {m.fold_id}": m.weights for m in self.members}
 
     def other_artifacts(self) -> dict[str, str]:
-        """Return the digests of all other artifacts of the version, by role."""
+        """Return the digests of all artifacts of the version except the weights, by role."""
         logs = {f"event log of seed {m.seed} fold {m.fold_id}": m.event_log for m in self.members}
         return logs | self.artifacts
 
     def find_contradiction(self) -> str:
         """Return the first inconsistency between the digests, as a clause; "" if consistent.
 
-        Consistent digests connect the served model with its receipts: a receipt names the candidate
-        and config digests, of which the first covers the weights and the second the settings.
+        A receipt names the candidate digest and the config digest. If the digests are consistent,
+        the candidate digest covers the served weights, and the config digest covers the settings.
         """
-        config = digest_json(self.resolved_config)
-        if config != self.config:
+        config_digest = digest_json(self.resolved_config)
+        if config_digest != self.config:
             return (
                 f"its config digest is {short(self.config)}, but its settings have the digest "
-                f"{short(config)}"
+                f"{short(config_digest)}"
             )
         if self.code_identity is not None and self.code_identity.digest != self.code:
             return (
-                f"its code digest is {short(self.code)}, but the parts of its code have the digest "
-                f"{short(self.code_identity.digest)}"
+                f"its code digest is {short(self.code)}, but its modules, packages and data files "
+                f"have the digest {short(self.code_identity.digest)}"
             )
-        candidate = self.compute_candidate()
-        if candidate != self.candidate:
+        candidate_digest = self.compute_candidate()
+        if candidate_digest != self.candidate:
             return (
                 f"its candidate digest is {short(self.candidate)}, but its data, config, code and "
-                f"weights have the digest {short(candidate)}"
+                f"weights have the digest {short(candidate_digest)}"
             )
         return ""
 

@@ -49,8 +49,8 @@ from sluice.workloads.workload import Workload
 def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
     """Return the workload and the model settings with which a version was trained.
 
-    Settings that no longer exist are omitted; see ``stored_settings``. No other module imports code
-    by the import paths of a version.
+    Settings that no longer exist are omitted; see ``stored_settings``. Only this module imports
+    code by the import paths of a version.
 
     Raises:
         ContractError: The settings are not recorded, or the workload or its settings class does
@@ -60,28 +60,29 @@ def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
     lineage = version.lineage
     where = f"{lineage.model}, candidate {short(lineage.candidate)}"
     config = lineage.resolved_config
-    missing_keys = [key for key in ("workload", "workload_settings", "model") if key not in config]
-    if missing_keys:
+    required_names = ("workload", "workload_settings", "model")
+    missing_names = [name for name in required_names if name not in config]
+    if missing_names:
         raise ContractError(
-            f"{where}: the recorded settings lack {', '.join(missing_keys)}.",
+            f"{where}: the recorded settings lack {', '.join(missing_names)}.",
             fix="Train another candidate with a pipeline that records them. The lineage of a "
             "registered candidate does not change.",
         )
-    path = str(config["workload"])
-    cls = _workload_type(version)
-    current_settings, _ = migrate_settings(config["workload_settings"], cls.settings_type)
+    workload_path = str(config["workload"])
+    workload_type = _import_workload_type(version)
+    current_settings, _ = migrate_settings(config["workload_settings"], workload_type.settings_type)
     try:
-        settings = cls.settings_type.parse(current_settings, where=where)
-        model = ModelSettings.parse(config["model"], where=where)
+        settings = workload_type.settings_type.parse(current_settings, where=where)
+        model_settings = ModelSettings.parse(config["model"], where=where)
     except SettingsError as error:
         raise SettingsError(
             error.what,
             cause="The version was stored with settings that the current settings class does not "
             "accept.",
-            fix="Make the settings class accept them again, for example with defaults for new and "
-            "removed fields; or train the pipeline again.",
+            fix="Make the settings class accept the stored settings again, for example with "
+            "defaults for new and removed fields; or train the pipeline again.",
         ) from error
-    return build_workload(cls, settings, path=path), model
+    return build_workload(workload_type, settings, path=workload_path), model_settings
 
 
 def removed_settings(version: Version) -> tuple[RemovedSetting, ...]:
@@ -92,10 +93,10 @@ def removed_settings(version: Version) -> tuple[RemovedSetting, ...]:
         UntrustedCode: See ``rebuild_workload``.
     """
     stored_settings = version.lineage.resolved_config["workload_settings"]
-    return migrate_settings(stored_settings, _workload_type(version).settings_type)[1]
+    return migrate_settings(stored_settings, _import_workload_type(version).settings_type)[1]
 
 
-def _workload_type(version: Version) -> type[Workload]:
+def _import_workload_type(version: Version) -> type[Workload]:
     require_accepted_code(version)
     path = str(version.lineage.resolved_config["workload"])
     return require_workload_type(import_object(path, what="workload"), path)
@@ -104,14 +105,14 @@ def _workload_type(version: Version) -> type[Workload]:
 def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
     """Return the networks of all members of a version, built by the current code.
 
-    This verifies that the weights exist and match the networks. It does not compare the code: use
-    ``load_members`` to load a version for predictions.
+    The weights must exist and match the networks. The code is not compared, so use ``load_members``
+    to load a version for predictions.
 
     Raises:
         CodecMismatch, UntrustedCode, IntegrityError: See ``load_members``.
     """
     with _as_integrity_error(version):
-        return _load(version, version.lineage.members, store)[1]
+        return _load_workload_and_networks(version, version.lineage.members, store)[1]
 
 
 def load_members(
@@ -127,9 +128,9 @@ def load_members(
         version: The version.
         members: Members to load.
         store: Store of the weights and of the version's code.
-        code: "current" builds the networks with the code of this checkout and rejects a version
-            trained with other code. "stored" builds them with the modules stored with the version.
-            This executes the stored modules, so use it only if a person requests it.
+        code: "current" builds the networks with the code of this checkout, and rejects a version
+            that was trained with other code. "stored" builds them with the modules stored with the
+            version. These modules are executed, so use "stored" only if a person requests it.
 
     Raises:
         CodeMismatch: The version was trained with code that differs from the current code; or its
@@ -137,15 +138,15 @@ def load_members(
         CodecMismatch: Requests would be decoded in another way than the inputs of the training.
         UntrustedCode: The version was imported, and names or contains code that is not trusted.
         IntegrityError: Weights are missing, changed, not a safetensors file, or do not match the
-            network; or the network cannot be built. The message names the version and the part.
+            network; or the network cannot be built.
     """
-    who, lineage = _version_name(version), version.lineage
+    version_name, lineage = _version_name(version), version.lineage
     with _as_integrity_error(version):
         if code == "stored":
-            with use_stored_modules(read_stored_code(who, version, store)):
-                return _load(version, members, store)
-        require_same_code(who, lineage, compare_version(version))
-        return _load(version, members, store)
+            with use_stored_modules(read_stored_code(version_name, version, store)):
+                return _load_workload_and_networks(version, members, store)
+        require_same_code(version_name, lineage, compare_version(version))
+        return _load_workload_and_networks(version, members, store)
 
 
 def require_loadable(version: Version, store: ArtifactStore) -> None:
@@ -162,9 +163,9 @@ def require_loadable(version: Version, store: ArtifactStore) -> None:
 def require_restorable(version: Version, store: ArtifactStore) -> str:
     """Verify the target of a rollback; return sentences on whether its code is the current code.
 
-    A rollback to a version with other code is allowed, and the version is not loaded in this case:
-    servers that still run its code can serve it, and so can a server started with its stored code.
-    The same holds for a version whose requests would be decoded in another way here.
+    A rollback to a version with other code is allowed, without loading the version. Servers that
+    still run its code can serve the version, and so can a server started with its stored code. A
+    rollback is also allowed if the current code decodes requests in another way than the version.
 
     Raises:
         IntegrityError: An artifact is missing or changed, or the networks of a version with the
@@ -177,7 +178,7 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
         load_members(version, version.lineage.members, store)
     except CodecMismatch as error:
         codec_problem = f"This checkout cannot serve it: {error.what}"
-    except CodeMismatch:  # described below
+    except CodeMismatch:  # describe_rollback_code below describes the differences
         pass
     code_text = describe_rollback_code(
         _version_name(version), version.lineage, compare_version(version)
@@ -185,26 +186,29 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
     return f"{code_text} {codec_problem}".strip()
 
 
-def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[str, StoredModule]:
+def read_stored_code(
+    version_name: str, version: Version, store: ArtifactStore
+) -> dict[str, StoredModule]:
     """Return the modules stored with a version, verified against its code digest.
 
     Args:
-        who: Name of the version in messages.
+        version_name: Name of the version in messages.
         version: The version.
         store: Store of the archive.
 
     Raises:
         CodeMismatch: The version was stored without its code.
         UntrustedCode: The version was imported, and its code is not trusted.
-        IntegrityError: The archive is missing or damaged, or contains other modules.
+        IntegrityError: The archive is missing or damaged, or its modules do not match the code
+            digest.
     """
     require_trusted_modules(version)
     lineage = version.lineage
     identity = lineage.code_identity
     if identity is None or CODE_ROLE not in lineage.artifacts:
         raise CodeMismatch(
-            f"{who} was stored without its code.",
-            cause="It was trained before Sluice stored the code of a version.",
+            f"{version_name} was stored without its code.",
+            cause="The version was trained before Sluice stored the code of versions.",
             fix=f"Use a checkout of its code ({describe_commit(lineage)}) without --code stored.",
         )
     modules = unpack_code(store.get(lineage.artifacts[CODE_ROLE]))
@@ -215,8 +219,8 @@ def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[s
     ]
     if mismatched_modules or identity.digest != lineage.code:
         raise IntegrityError(
-            f"The stored code of {who} must match its code digest {short(lineage.code)}, but "
-            f"{', '.join(mismatched_modules) or 'its list of modules'} does not match.",
+            f"The stored code of {version_name} must match its code digest {short(lineage.code)}, "
+            f"but {', '.join(mismatched_modules) or 'its list of modules'} does not match.",
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
         )
@@ -227,16 +231,16 @@ def compare_version(version: Version) -> CodeComparison:
     """Compare the code of a version with the code of this process.
 
     Raises:
-        ContractError: Its workload or architecture cannot be imported here.
+        ContractError: The version's workload or architecture cannot be imported here.
         UntrustedCode: The version was imported, and names code that was not accepted.
     """
     return compare_code(version.lineage, *rebuild_workload(version))
 
 
 def code_findings(version: Version) -> list[RegistryFinding]:
-    """Return a finding if a version was trained with other code, or names code not accepted here.
+    """Return a finding if a version was trained with other code or names code not accepted here.
 
-    Returns no finding if the workload or network cannot be imported, because the command then
+    The result is [] if the workload or network cannot be imported, because the command then
     probably runs outside the folder of the pipeline.
     """
     try:
@@ -271,30 +275,29 @@ def _as_integrity_error(version: Version) -> Iterator[None]:
             fix = error.fix.rstrip(".")
         raise IntegrityError(
             f"{_version_name(version)} cannot be loaded: {error.what}",
-            cause=error.cause
-            or "Its workload or network cannot be imported here, or was renamed since.",
+            cause=error.cause or "The workload or network cannot be imported here, or was renamed.",
             fix=f"{fix}. Production was not changed.",
         ) from error
 
 
-def _load(
+def _load_workload_and_networks(
     version: Version, members: Sequence[Member], store: ArtifactStore
 ) -> tuple[Workload, list[nn.Module]]:
     workload, settings = rebuild_workload(version)
-    trained_codec = version.lineage.codec
-    if trained_codec is not None:
+    training_codec = version.lineage.codec
+    if training_codec is not None:
         with wrap_user_errors("codec() of the workload"):
             current_codec = workload.codec().identity()
-        require_same_codec(_version_name(version), trained_codec, current_codec)
+        require_same_codec(_version_name(version), training_codec, current_codec)
     return workload, [load_member(member, workload, settings, store) for member in members]
 
 
 def _require_artifacts(version: Version, store: ArtifactStore) -> None:
-    who = _version_name(version)
+    version_name = _version_name(version)
     for role, digest in version.lineage.weights().items():
-        require_intact(store, digest, what=f"{who}, {role}", is_weights=True)
+        require_intact(store, digest, what=f"{version_name}, {role}", is_weights=True)
     for role, digest in version.lineage.other_artifacts().items():
-        require_intact(store, digest, what=f"{who}, {role}", is_weights=False)
+        require_intact(store, digest, what=f"{version_name}, {role}", is_weights=False)
 
 
 def _version_name(version: Version) -> str:

@@ -1,10 +1,9 @@
 """The log: a hash chain with one line for every row of the append-only tables.
 
 A line contains the digest of its row, the digest of the previous line, and its own digest. The head
-contains the number of lines and the digest of the last line. The chain reveals changed bytes,
-removed lines (even the last line), edited rows and swapped lines. An attacker who can write the
-database can also write a new chain; signatures of the head protect against this (see
-``log_signatures``).
+contains the number of lines and the digest of the last line. The chain reveals edited rows, and
+changed, swapped or removed lines, even the last one. An attacker who can write the database can
+also write a new chain; signatures of the head protect against this (see ``log_signatures``).
 """
 
 import json
@@ -56,8 +55,8 @@ def load_head(connection: Connection) -> LogHead:
 
 def append(connection: Connection, table: Table, **values: Any) -> AppendedRow:
     """Append one row to an append-only table, and its line to the log."""
-    # The head is locked before the row is written. Otherwise two writers of the same receipt could
-    # wait for each other forever.
+    # The head is locked before the row is written, because two writers of the same receipt could
+    # otherwise wait for each other forever.
     head = lock_head(connection)
     row = connection.execute(sa.insert(table).values(values).returning(*table.c)).one()
     return AppendedRow(row=row, digest=_append_lines(connection, head, [(table, row)]))
@@ -88,7 +87,7 @@ def line_digest(*, number: int, entity: str, key: str, content: str, previous: s
         content: Digest of the row.
         previous: Digest of the previous line.
     """
-    return digest_json([_json_value(part) for part in (number, entity, key, content, previous)])
+    return digest_json([_json_value(field) for field in (number, entity, key, content, previous)])
 
 
 def find_line_digest(connection: Connection, table: Table, row_id: int) -> str:
@@ -101,7 +100,7 @@ def find_line_digest(connection: Connection, table: Table, row_id: int) -> str:
 
 
 def find_line_number(connection: Connection, table: Table, row_id: int) -> int:
-    """Return the number of the log line of a row; later rows have higher numbers.
+    """Return the number of the log line of a row; rows that were added later have higher numbers.
 
     Raises:
         IntegrityError: The row has no line, because it was not written by Sluice.
@@ -142,7 +141,7 @@ def require_never_logged(connection: Connection, table: Table, key: list[Any]) -
 def select_line_number(table: Table) -> sa.ScalarSelect[int]:
     """Return a subquery for the log line number of a row, to sort rows in write order.
 
-    Only for tables that have a ``sql_key``.
+    The primary key of the table must be a single integer or digest.
     """
     key = sql_key(table)
     assert key is not None, "the primary key must be one integer or digest"
@@ -151,9 +150,9 @@ def select_line_number(table: Table) -> sa.ScalarSelect[int]:
 
 
 def sql_key(table: Table) -> sa.ColumnElement[str] | None:
-    """Return an SQL expression for the key of a row in the format of the log; None without one.
+    """Return an SQL expression for the primary key of a row, in the format of the log.
 
-    Only a key that needs no escaping in JSON has such an expression: one integer or digest.
+    None unless the primary key is a single integer or digest, which needs no escaping in JSON.
     """
     first_column, *other_columns = table.primary_key
     if other_columns:
@@ -166,7 +165,7 @@ def sql_key(table: Table) -> sa.ColumnElement[str] | None:
 
 
 def encode_key(key: list[Any]) -> str:
-    """Return a key in the format of the log: a JSON list."""
+    """Return a primary key in the format of the log: a JSON list."""
     return json.dumps(key)
 
 
@@ -206,11 +205,12 @@ def _load_head(connection: Connection, query: sa.Select[tuple[int, str]]) -> Log
 def _append_lines(
     connection: Connection, head: LogHead, rows: Iterable[tuple[Table, Row[Any]]]
 ) -> str:
-    number, previous_digest, lines = head.num_lines, head.digest, []
+    """Append the log lines of rows; return the digest of the last line."""
+    line_number, previous_digest, lines = head.num_lines, head.digest, []
     for table, row in rows:
-        number += 1
+        line_number += 1
         line = {
-            "number": number,
+            "number": line_number,
             "entity": table.name,
             "key": encode_key(row_key(table, row)),
             "content": row_digest(row),
@@ -220,13 +220,14 @@ def _append_lines(
         lines.append(line | {"digest": previous_digest})
     if lines:
         connection.execute(sa.insert(log), lines)
-        connection.execute(sa.update(log_head).values(lines=number, digest=previous_digest))
+        connection.execute(sa.update(log_head).values(lines=line_number, digest=previous_digest))
     return previous_digest
 
 
 def _json_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="microseconds")
-    if isinstance(value, bytes):  # SQLite stores bytes in any column; a list cannot equal a text
+    if isinstance(value, bytes):
+        # SQLite stores bytes in any column. They become a list, which differs from every text.
         return [value.hex()]
     return value

@@ -1,8 +1,8 @@
-"""Signatures of the log's head: each covers the lines since the previous signature.
+"""Signatures of the log's head; each signature covers the lines after the previous signature.
 
-A change is signed only if all earlier lines are signed, so that its signature does not cover lines
-that somebody else wrote. Lines that were written without a key can be signed later: a person
-reviews them and makes a ``bridge`` signature.
+A change is signed only if all earlier lines are signed. So the signature of the change does not
+cover lines that somebody else wrote. Lines that were written without a key can be signed later: a
+person reviews these lines and makes a ``bridge`` signature.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,25 +16,28 @@ from sluice.base.digests import digest_json, short
 from sluice.base.errors import IntegrityError, StorageError
 from sluice.base.pluralize import pluralize
 from sluice.registry.anchor import AnchorReader, SignedLine
-from sluice.registry.keyring import KNOWN_KEYS, Keyring
+from sluice.registry.keyring import KNOWN_KEYS_FILE, Keyring
 from sluice.registry.log import EMPTY_DIGEST, LogHead, line_digest, load_head
 from sluice.registry.records import RegistryFinding
 from sluice.registry.tables import log, signatures
 
 SignatureKind = Literal["change", "bridge"]
 
-_FIX_SIGNATURE = f"Restore the database from a backup, or correct {KNOWN_KEYS}."
-_FIX_LOG = f"{_FIX_SIGNATURE} Sign nothing until sluice registry verify finds no problem."
-_FIX_GAP = "Review these lines, and sign them if they are correct: sluice registry sign --key FILE"
+_SIGNATURE_FIX = f"Restore the database from a backup, or correct {KNOWN_KEYS_FILE}."
+_LOG_FIX = f"{_SIGNATURE_FIX} Sign nothing until sluice registry verify finds no problem."
+_UNSIGNED_FIX = (
+    "Review these lines, and sign them if they are correct: sluice registry sign --key FILE"
+)
 
 
 def require_signed(
     connection: Connection, keys: Keyring, head: LogHead, *, anchor: AnchorReader | None
 ) -> None:
-    """Reject a log in which a line is not signed by a known key, before it is changed or used.
+    """Reject a log in which a line is not signed by a known key, before the log is used or changed.
 
-    This verifies the head, the lines that its signature covers, and the anchor outside the
-    database; and that the previous signature exists. ``check`` verifies all signatures.
+    The function verifies the anchor outside the database, the head, its signature, and the lines
+    that this signature covers. Of the previous signature, only the existence is verified. ``check``
+    verifies all signatures.
 
     Raises:
         IntegrityError: A line is not signed, was changed after signing, or is missing.
@@ -43,7 +46,7 @@ def require_signed(
     require_anchor_match(connection, keys, head, anchor=anchor)
     if not head.num_lines:
         return
-    last_signature = _find_last_signature(connection, keys, up_to=head.num_lines)
+    last_signature = _find_last_signature(connection, keys, max_line=head.num_lines)
     if last_signature is None or last_signature.line < head.num_lines:
         raise _unsigned_error(
             connection, 1 if last_signature is None else last_signature.line + 1, head.num_lines
@@ -52,10 +55,10 @@ def require_signed(
     if problem is None and last_signature.digest != head.digest:
         problem = f"The head of the log does not match the signed line {last_signature.line}."
     if problem is None:
-        problem = _find_gap(connection, keys, last_signature) or _find_chain_break(
+        problem = _find_predecessor_problem(connection, keys, last_signature) or _find_chain_break(
             connection,
-            since=_last_line_before(connection, last_signature),
-            last=last_signature.line,
+            after_line=_last_line_before(connection, last_signature),
+            last_line=last_signature.line,
         )
     if problem is not None:
         raise _rewritten_error(problem)
@@ -68,9 +71,9 @@ def require_valid_chain(connection: Connection) -> None:
         IntegrityError: A line was changed or is missing.
 
     Cost:
-        Reads every line: 0.2 s for 10,000 of them on one core.
+        Reads every line: 0.2 s for 10,000 lines on one core.
     """
-    problem = _find_chain_break(connection, since=0, last=load_head(connection).num_lines)
+    problem = _find_chain_break(connection, after_line=0, last_line=load_head(connection).num_lines)
     if problem is not None:
         raise _rewritten_error(problem)
 
@@ -109,13 +112,13 @@ def sign(
     Args:
         connection: Connection of the caller's transaction.
         keys: Keyring with the signing key.
-        since: Number of the last line that is already signed; 0 if no line is.
+        since: Number of the last line that is signed already; 0 if no line is signed.
         kind: "change" for the lines of one change, "bridge" for lines written without a key.
         actor: Actor who signs.
         at: Time of the signature.
 
     Returns:
-        The signature; None if no line follows ``since``.
+        The signature; None if the log has no line after ``since``.
     """
     head = load_head(connection)
     if head.num_lines <= since:
@@ -137,17 +140,17 @@ def sign(
 
 
 def has_signatures(connection: Connection) -> bool:
-    """Return whether any line was ever signed, with any key."""
+    """Return whether the registry has a signature by any key, known or not."""
     return connection.execute(sa.select(signatures.c.line).limit(1)).first() is not None
 
 
 def last_signed_line(connection: Connection, keys: Keyring) -> int:
-    """Return the number of the last line signed by a known key; 0 if no line is.
+    """Return the number of the last line that a known key signed; 0 without such a line.
 
     Raises:
-        IntegrityError: The signature is invalid.
+        IntegrityError: The last signature by a known key is invalid.
     """
-    last_signature = _find_last_signature(connection, keys, up_to=None)
+    last_signature = _find_last_signature(connection, keys, max_line=None)
     problem = (
         None if last_signature is None else find_signature_problem(connection, keys, last_signature)
     )
@@ -157,7 +160,7 @@ def last_signed_line(connection: Connection, keys: Keyring) -> int:
 
 
 def require_no_findings(findings: Iterable[RegistryFinding]) -> None:
-    """Raise if there are findings, because an inconsistent log must not be signed.
+    """Reject a log with findings, because an inconsistent log must not be signed.
 
     Raises:
         IntegrityError: The message contains the first finding.
@@ -173,16 +176,20 @@ def require_no_findings(findings: Iterable[RegistryFinding]) -> None:
 def check(
     connection: Connection, keys: Keyring, *, anchor: AnchorReader | None
 ) -> Iterator[RegistryFinding]:
-    """Yield the findings about signatures, the anchor and unsigned lines.
+    """Yield the findings about signatures by known keys, the anchor and unsigned lines.
 
-    A signature is a finding if it is invalid, if no known key made the signature before it, or if
-    its key does not belong to its actor.
+    A signature is reported in these cases:
+
+    - It is invalid.
+    - The signature before it is missing or by an unknown key.
+    - Its key does not belong to its actor.
     """
     rows = list(connection.execute(_select_by_known_keys(keys).order_by(signatures.c.line)).all())
     for row in rows:
-        problem = find_signature_problem(connection, keys, row) or _find_gap(connection, keys, row)
+        problem = find_signature_problem(connection, keys, row)
+        problem = problem or _find_predecessor_problem(connection, keys, row)
         if problem is not None:
-            yield _finding(problem, _FIX_SIGNATURE)
+            yield _finding(problem, _SIGNATURE_FIX)
         elif row.kind is not None and not keys.may_sign(row.key_id, row.actor):
             yield _finding(
                 f"Line {row.line} is signed as {row.actor!r} with the key {row.key_id}, which "
@@ -201,30 +208,30 @@ def check(
         else:
             if problem is not None:
                 yield _finding(problem, _lost_line_advice(anchor))
-    num_unsigned = head.num_lines - max(
-        (r.line for r in rows if isinstance(r.line, int)), default=0
+    num_unsigned_lines = head.num_lines - max(
+        (row.line for row in rows if isinstance(row.line, int)), default=0
     )
-    if num_unsigned > 0:
-        all_lines = "" if rows else " (the whole log)"
+    if num_unsigned_lines > 0:
+        whole_log_text = "" if rows else " (the whole log)"
         yield _finding(
-            f"The last {pluralize(num_unsigned, 'line')} of the log{all_lines} "
-            f"{'is' if num_unsigned == 1 else 'are'} not signed with a known key.",
-            _FIX_GAP,
+            f"The last {pluralize(num_unsigned_lines, 'line')} of the log{whole_log_text} "
+            f"{'is' if num_unsigned_lines == 1 else 'are'} not signed with a known key.",
+            _UNSIGNED_FIX,
         )
 
 
 def is_provably_after(
-    connection: Connection, keys: Keyring, moment: datetime, *, line: int
+    connection: Connection, keys: Keyring, moment: datetime, *, line_number: int
 ) -> bool:
     """Return whether signatures prove that a line was added after a time.
 
     A line was added after ``moment`` if an earlier line was signed after ``moment``. The timestamp
-    of the line itself proves nothing, because its writer sets it.
+    of the line itself proves nothing, because the writer of a line sets its timestamp.
     """
-    earlier_signatures = _select_by_known_keys(keys).where(
-        signatures.c.line < line, signatures.c.signed_at > moment
+    select_earlier_lines = _select_by_known_keys(keys).where(
+        signatures.c.line < line_number, signatures.c.signed_at > moment
     )
-    return connection.execute(earlier_signatures.limit(1)).first() is not None
+    return connection.execute(select_earlier_lines.limit(1)).first() is not None
 
 
 def _select_by_known_keys(keys: Keyring) -> sa.Select[Any]:
@@ -232,11 +239,12 @@ def _select_by_known_keys(keys: Keyring) -> sa.Select[Any]:
 
 
 def _find_last_signature(
-    connection: Connection, keys: Keyring, *, up_to: int | None
+    connection: Connection, keys: Keyring, *, max_line: int | None
 ) -> Row[Any] | None:
+    """Return the last signature by a known key, of a line up to ``max_line``; None without one."""
     query = _select_by_known_keys(keys).order_by(signatures.c.line.desc()).limit(1)
-    if up_to is not None:
-        query = query.where(signatures.c.line <= up_to)
+    if max_line is not None:
+        query = query.where(signatures.c.line <= max_line)
     return connection.execute(query).first()
 
 
@@ -253,7 +261,7 @@ def _last_line_before(connection: Connection, row: Row[Any]) -> int:
 
 
 def select_raw() -> sa.Select[Any]:
-    """Select signatures with timestamps as text, because a timestamp may be damaged."""
+    """Select signatures; timestamps are read as text, because they may be damaged."""
     columns = [column for column in signatures.c if column.name != "signed_at"]
     return sa.select(*columns, sa.type_coerce(signatures.c.signed_at, sa.String).label("signed_at"))
 
@@ -267,12 +275,12 @@ def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any])
         is_valid = key.verify(str(row.signature), "signed lines", _signed_text(row))
     if not is_valid:
         return f"The signature of line {row.line} was not made with the key that it names."
-    if row.since is None and _has_current_format(connection, keys, before=row.line):
+    if row.since is None and _has_current_format(connection, keys, before_line=row.line):
         return f"The signature of line {row.line} has an older format than signatures before it."
     retired_at = keys.retirement_times.get(row.key_id)
     if retired_at is not None and (
         str(row.signed_at) > _format_time(retired_at)
-        or is_provably_after(connection, keys, retired_at, line=row.line)
+        or is_provably_after(connection, keys, retired_at, line_number=row.line)
     ):
         return f"Line {row.line} is signed with the key {row.key_id}, which was already retired."
     digest = connection.execute(sa.select(log.c.digest).where(log.c.number == row.line)).scalar()
@@ -281,18 +289,19 @@ def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any])
     return None
 
 
-def _has_current_format(connection: Connection, keys: Keyring, *, before: int) -> bool:
-    """Return whether a signature before a line includes its range and actor (since schema 6)."""
+def _has_current_format(connection: Connection, keys: Keyring, *, before_line: int) -> bool:
+    """Return whether a signature before a line has the format of schema 6, with range and actor."""
     query = _select_by_known_keys(keys).where(
-        signatures.c.line < before, signatures.c.since.is_not(None)
+        signatures.c.line < before_line, signatures.c.since.is_not(None)
     )
     return connection.execute(query.limit(1)).first() is not None
 
 
-def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
-    """Return why the previous signature is not by a known key, as a sentence.
+def _find_predecessor_problem(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
+    """Return a sentence if the signature before ``row`` is missing or not by a known key.
 
-    None if it is by a known key, or if the signature in ``row`` names no previous signature.
+    None if the previous signature is by a known key, or if ``row`` is the first signature or from
+    before schema 6.
     """
     if not row.since:
         return None
@@ -309,12 +318,18 @@ def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | Non
     )
 
 
-def _find_chain_break(connection: Connection, *, since: int, last: int) -> str | None:
-    """Describe the first break of the hash chain after line ``since``; None without one."""
-    select_lines = sa.select(log).where(log.c.number >= since, log.c.number <= last)
-    number, previous_digest = since, EMPTY_DIGEST
+def _find_chain_break(connection: Connection, *, after_line: int, last_line: int) -> str | None:
+    """Return a sentence about the first break of the hash chain in some lines; None without one.
+
+    Args:
+        connection: Connection to the registry.
+        after_line: Number of the line before the first checked line; 0 to check from the start.
+        last_line: Number of the last checked line.
+    """
+    select_lines = sa.select(log).where(log.c.number >= after_line, log.c.number <= last_line)
+    number, previous_digest = after_line, EMPTY_DIGEST
     for line in connection.execute(select_lines.order_by(log.c.number)):
-        if line.number == since:
+        if line.number == after_line:
             previous_digest = line.digest
             continue
         number += 1
@@ -330,15 +345,15 @@ def _find_chain_break(connection: Connection, *, since: int, last: int) -> str |
         if digest != line.digest:
             return f"Line {number} of the log was changed, or does not follow line {number - 1}."
         previous_digest = line.digest
-    return None if number == last else f"Line {number + 1} of the log is missing."
+    return None if number == last_line else f"Line {number + 1} of the log is missing."
 
 
 def _find_lost_line(
     connection: Connection, keys: Keyring, head: LogHead, anchor: AnchorReader
 ) -> str | None:
-    """Return why the anchored line is not by a known key, or is not in the database.
+    """Return a sentence if the line in the anchor is invalid or is not in the database.
 
-    None if the line is valid, or if nothing is anchored.
+    None if the line is valid and in the database, or if the anchor has no line.
     """
     stored_line = anchor.read()
     if stored_line is None:
@@ -370,7 +385,10 @@ def _find_lost_line(
 
 
 def _signed_text(signature: Row[Any] | SignedLine) -> str:
-    """Return the signed text: the fields of a signature, with damaged values unchanged."""
+    """Return the text that is signed: a digest of the fields of the signature.
+
+    A damaged field, such as a text instead of an integer, changes the digest as well.
+    """
     at = signature.signed_at
     if isinstance(at, datetime):
         at = _format_time(at)
@@ -382,7 +400,9 @@ def _signed_text(signature: Row[Any] | SignedLine) -> str:
         signature.actor,
         at,
     )
-    return digest_json([v if isinstance(v, int | str | None) else repr(v) for v in values])
+    return digest_json(
+        [value if isinstance(value, int | str | None) else repr(value) for value in values]
+    )
 
 
 def _format_time(at: datetime) -> str:
@@ -390,32 +410,32 @@ def _format_time(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def _unsigned_error(connection: Connection, first: int, last: int) -> IntegrityError:
-    line = connection.execute(sa.select(log).where(log.c.number == first)).first()
-    content = "missing" if line is None else f"{line.entity} {line.key}"
-    end_text = f" The log ends with line {last}." if last > first else ""
+def _unsigned_error(connection: Connection, first_line: int, last_line: int) -> IntegrityError:
+    line = connection.execute(sa.select(log).where(log.c.number == first_line)).first()
+    row_name = "missing" if line is None else f"{line.entity} {line.key}"
+    end_text = f" The log ends with line {last_line}." if last_line > first_line else ""
     return IntegrityError(
-        f"With a key, every line must be signed, but line {first} of the log ({content}) is not "
-        f"signed by a known key.{end_text}",
+        f"With a key, every line must be signed, but line {first_line} of the log ({row_name}) is "
+        f"not signed by a known key.{end_text}",
         cause="The line was written without the key or not by Sluice, or its key is not in "
-        f"{KNOWN_KEYS}.",
-        fix=_FIX_GAP,
+        f"{KNOWN_KEYS_FILE}.",
+        fix=_UNSIGNED_FIX,
     )
 
 
 def _rewritten_error(problem: str) -> IntegrityError:
     return IntegrityError(
         problem,
-        cause="The log was rewritten after it was signed, or a key that signed it was removed or "
-        f"has too early an end time in {KNOWN_KEYS}.",
-        fix=_FIX_LOG,
+        cause="The log was rewritten after it was signed; or a key that signed it was removed from "
+        f"{KNOWN_KEYS_FILE}, or has too early an end time there.",
+        fix=_LOG_FIX,
     )
 
 
 def _lost_line_advice(anchor: AnchorReader) -> str:
     return (
-        "Restore the newest backup of the database. If the loss of signed lines is known, or this "
-        f"is intentionally a new registry, move {anchor.location} away, then run: "
+        "Restore the newest backup of the database. If signed lines were lost with your knowledge, "
+        f"or if you created a new registry, move {anchor.location} away, then run: "
         "sluice registry sign"
     )
 

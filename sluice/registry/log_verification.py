@@ -22,8 +22,9 @@ from sluice.registry.records import RegistryFinding
 from sluice.registry.tables import LOGGED_TABLES, log
 
 _FIX = "The database was edited manually or damaged: restore it from a backup."
-_MAX_KEYS = 500
-"""Maximum number of values in one SQL IN list; the oldest builds of SQLite accept 999."""
+_MAX_BATCH_SIZE = 500
+"""Maximum number of values in one SQL IN list. SQLite before version 3.32 accepts at most 999
+parameters in a query."""
 
 RowSelection = tuple[Table, sa.ColumnElement[bool]]
 """A table, and a condition that selects some of its rows."""
@@ -31,8 +32,6 @@ RowSelection = tuple[Table, sa.ColumnElement[bool]]
 
 def check(connection: Connection) -> Iterator[RegistryFinding]:
     """Yield every inconsistency between the log and the tables.
-
-    The result does not depend on triggers or on the order of ids.
 
     Cost:
         Reads every row of the registry once.
@@ -69,9 +68,9 @@ def check_rows(
 ) -> Iterator[RegistryFinding]:
     """Yield every inconsistency of the selected rows, their log lines and the end of the log.
 
-    Each log line must be linked with the lines before and after it. This finds rows that were
-    edited or added outside Sluice, with or without a log line. Neither this function nor ``check``
-    finds a completely rewritten chain. Only signatures reveal it.
+    Each log line must be linked with the lines before and after it. The check finds rows that were
+    edited or added outside Sluice, with or without a log line. A completely rewritten chain is
+    found neither by this function nor by ``check``, but only by signatures.
 
     Cost:
         Reads the selected rows and three log lines for each of them, and counts all lines.
@@ -98,7 +97,7 @@ def check_removed_rows(connection: Connection) -> Iterator[RegistryFinding]:
     """Yield each row that is missing although it is in the log.
 
     Cost:
-        Reads the key of every row; the keys of most tables are compared by the database.
+        Reads the key of every row. The database itself compares the keys of most tables.
     """
     for table in LOGGED_TABLES:
         select_logged_keys = sa.select(log.c.key).where(log.c.entity == table.name)
@@ -107,7 +106,8 @@ def check_removed_rows(connection: Connection) -> Iterator[RegistryFinding]:
             rows: Iterable[Any] = connection.execute(sa.select(*table.primary_key))
             existing_keys = {encode_key(row_key(table, row)) for row in rows}
             missing_keys = set(connection.execute(select_logged_keys).scalars()) - existing_keys
-        else:  # EXCEPT, because with a single NULL in the table, NOT IN would find no row
+        else:
+            # EXCEPT is used, because NOT IN returns no row if a single key of the table is NULL.
             select_missing_keys = sa.except_(select_logged_keys, sa.select(key_text))
             missing_keys = set(connection.execute(select_missing_keys).scalars())
         for key in sorted(missing_keys):
@@ -129,9 +129,10 @@ def require_valid_table(connection: Connection, table: Table) -> None:
 def _check_table(
     connection: Connection, table: Table, unmatched_lines: dict[tuple[str, str], Row[Any]]
 ) -> Iterator[RegistryFinding]:
-    """Yield each row that does not match its line, and remove the row's line from the lines.
+    """Yield each row that does not match its log line.
 
-    The lines that remain in ``unmatched_lines`` belong to missing rows.
+    The line of each row is removed from ``unmatched_lines``, so the remaining lines belong to
+    missing rows.
     """
     for row in connection.execute(_select_raw(table)):
         line = unmatched_lines.pop((table.name, encode_key(row_key(table, row))), None)
@@ -146,15 +147,16 @@ def _check_table(
 def _load_lines(
     connection: Connection, rows: Iterable[tuple[Table, Row[Any]]]
 ) -> dict[tuple[str, str], Row[Any]]:
-    keys: dict[str, list[str]] = {}
+    """Return the log lines of rows, by table name and encoded key."""
+    keys_by_table: dict[str, list[str]] = {}
     for table, row in rows:
-        keys.setdefault(table.name, []).append(encode_key(row_key(table, row)))
+        keys_by_table.setdefault(table.name, []).append(encode_key(row_key(table, row)))
     return {
-        (entity, line.key): line
-        for entity, entity_keys in keys.items()
-        for part in _batches(entity_keys)
+        (table_name, line.key): line
+        for table_name, keys in keys_by_table.items()
+        for key_batch in _batches(keys)
         for line in connection.execute(
-            sa.select(log).where(log.c.entity == entity, log.c.key.in_(part))
+            sa.select(log).where(log.c.entity == table_name, log.c.key.in_(key_batch))
         )
     }
 
@@ -163,11 +165,11 @@ def _check_neighbours(
     connection: Connection, lines: Sequence[Row[Any]]
 ) -> Iterator[RegistryFinding]:
     """Check that each line is linked with the line before and the line after it."""
-    numbers = {line.number + step for line in lines for step in (-1, 1)}
+    neighbour_numbers = {line.number + offset for line in lines for offset in (-1, 1)}
     neighbours = {
         line.number: line
-        for part in _batches(sorted(numbers))
-        for line in connection.execute(sa.select(log).where(log.c.number.in_(part)))
+        for number_batch in _batches(sorted(neighbour_numbers))
+        for line in connection.execute(sa.select(log).where(log.c.number.in_(number_batch)))
     }
     for line in lines:
         if _line_digest(line) != line.digest:
@@ -182,6 +184,7 @@ def _check_neighbours(
 
 
 def _check_end(connection: Connection) -> Iterator[RegistryFinding]:
+    """Check that the stored head of the log matches the number of lines and the last line."""
     num_lines, last_number = connection.execute(
         sa.select(sa.func.count(), sa.func.max(log.c.number))
     ).one()
@@ -192,6 +195,7 @@ def _check_end(connection: Connection) -> Iterator[RegistryFinding]:
     except IntegrityError as error:
         yield _finding(error.what)
         return
+    # Lines are numbered from 1, so in a complete log the last number is the number of lines.
     if (head.num_lines, head.num_lines, head.digest) != (num_lines, last_number or 0, last_digest):
         yield _finding(
             f"The log has {pluralize(num_lines, 'line')} up to number {last_number or 0} and ends "
@@ -201,12 +205,12 @@ def _check_end(connection: Connection) -> Iterator[RegistryFinding]:
 
 
 def _batches(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(values), _MAX_KEYS):
-        yield values[start : start + _MAX_KEYS]
+    for start in range(0, len(values), _MAX_BATCH_SIZE):
+        yield values[start : start + _MAX_BATCH_SIZE]
 
 
 def _select_raw(table: Table) -> sa.Select[Any]:
-    """Select every row of a table, with timestamps as text, because a timestamp may be damaged."""
+    """Select every row of a table; timestamps are read as text, because they may be damaged."""
     columns = [sa.type_coerce(c, getattr(c.type, "impl", c.type)).label(c.name) for c in table.c]
     return sa.select(*columns).order_by(*table.primary_key)
 

@@ -1,9 +1,9 @@
 """Creates the database schema, or migrates an older schema.
 
-All steps and the new version number are written in one transaction. So a crash leaves the old
-schema intact, and if two processes open the registry at the same time, the second one finds the
-migration done. Steps only add tables and nullable columns, or widen a column, so alembic has no
-benefit here; it would need a second version table and a folder of scripts.
+All migration steps and the new version number are written in one transaction, so a crash leaves the
+old schema intact. If two processes open the registry at the same time, the second process finds a
+migrated schema. Steps only add tables and nullable columns, or widen a column. Alembic is therefore
+not used; it would need a second version table and a folder of scripts.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _ADVISORY_LOCK = 7_236_019_114
 
 
 def schema_version(connection: Connection) -> int | None:
-    """Return the schema version; None without tables, 0 for a table that is not from Sluice."""
+    """Return the schema version; None without tables, 0 for a damaged or foreign version table."""
     if not sa.inspect(connection).has_table(tables.schema_version.name):
         return None
     columns = {c["name"] for c in sa.inspect(connection).get_columns(tables.schema_version.name)}
@@ -29,16 +29,16 @@ def schema_version(connection: Connection) -> int | None:
     return connection.execute(sa.select(tables.schema_version.c.number)).scalar() or 0
 
 
-def can_update(version: int | None) -> bool:
-    """Return whether ``bring_up_to_date`` can create the schema or migrate it from a version."""
+def can_migrate(version: int | None) -> bool:
+    """Return whether ``create_or_migrate`` can create the schema or migrate it from a version."""
     return version is None or version in STEPS
 
 
-def bring_up_to_date(connection: Connection) -> int | None:
+def create_or_migrate(connection: Connection) -> int | None:
     """Create or migrate the tables in the caller's transaction; return the schema version."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-    version = schema_version(connection)  # another process may have migrated it meanwhile
+    version = schema_version(connection)  # another process may have migrated the schema meanwhile
     if version is None:
         tables.metadata.create_all(connection)
         create_triggers(connection, tables.APPEND_ONLY_TABLES)
@@ -67,14 +67,14 @@ def _add_log(connection: Connection) -> None:
         connection, (tables.models, tables.imported_receipts, tables.log, tables.signatures)
     )
     log.create_head(connection)
-    later_tables = (tables.rollouts, tables.rollout_transitions, tables.own_lineages)
+    later_tables = (tables.rollouts, tables.rollout_transitions, tables.local_lineages)
     old_tables = tuple(
         table for table in tables.LOGGED_TABLES if table not in (*new_tables, *later_tables)
     )
-    rows = [(table, row) for table in old_tables for row in _rows(connection, table)]
+    rows = [(table, row) for table in old_tables for row in _load_rows(connection, table)]
     log.append_existing_rows(connection, rows)
-    # With schema 1, each version was mirrored to W&B as soon as it was registered, so existing
-    # history entries count as delivered.
+    # Existing history entries are recorded as delivered, because with schema 1, each version was
+    # mirrored to W&B as soon as it was registered.
     delivered_entries = sa.select(
         sa.literal(MIRROR_CONSUMER), tables.history.c.id, tables.history.c.at
     )
@@ -95,10 +95,10 @@ def _add_observations(connection: Connection) -> None:
     tables.metadata.create_all(connection, tables=list(new_tables))
 
 
-def _add_own_lineages(connection: Connection) -> None:
+def _add_local_lineages(connection: Connection) -> None:
     """Migrate from 4 to 5: add the lineages of imported candidates that were trained locally."""
-    tables.metadata.create_all(connection, tables=[tables.own_lineages])
-    create_triggers(connection, (tables.own_lineages,))
+    tables.metadata.create_all(connection, tables=[tables.local_lineages])
+    create_triggers(connection, (tables.local_lineages,))
 
 
 def _add_signers(connection: Connection) -> None:
@@ -106,7 +106,7 @@ def _add_signers(connection: Connection) -> None:
     table = tables.signatures
     existing_columns = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     for column in (table.c.since, table.c.kind, table.c.actor):
-        if column.name not in existing_columns:  # step 1 creates the table with all columns
+        if column.name not in existing_columns:  # _add_log creates the table with all columns
             sql_type = column.type.compile(connection.dialect)
             connection.execute(
                 sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {sql_type}")
@@ -120,7 +120,7 @@ def _add_signers(connection: Connection) -> None:
         create_triggers(connection, (tables.refusals,))
 
 
-def _rows(connection: Connection, table: Table) -> list[Row[Any]]:
+def _load_rows(connection: Connection, table: Table) -> list[Row[Any]]:
     return list(connection.execute(sa.select(table).order_by(*table.primary_key)))
 
 
@@ -132,7 +132,7 @@ STEPS: Mapping[int, Callable[[Connection], None]] = {
     1: _add_log,
     2: _add_rollouts,
     3: _add_observations,
-    4: _add_own_lineages,
+    4: _add_local_lineages,
     5: _add_signers,
 }
 """Migration step from each schema version to the next one."""

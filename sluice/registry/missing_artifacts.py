@@ -1,6 +1,6 @@
 """Detects versions whose artifacts are missing in this home folder of Sluice.
 
-Several homes may share a registry, and each home has an artifact folder of its own.
+Several homes may share a registry, but each home has a separate artifact folder.
 """
 
 from pathlib import Path
@@ -14,15 +14,15 @@ from sluice.registry.lineage import Lineage
 def lacks_all_weights(lineage: Lineage, store: ArtifactStore) -> bool:
     """Return whether the store contains no weights of a version.
 
-    Only the weights are checked, because tables and reports of two homes may be identical, and
-    would exist in both homes.
+    Only the weights are checked. Tables and reports may be identical for two versions, so they may
+    exist in this home although the version was registered by another home.
     """
     weights = lineage.weights().values()
     return bool(weights) and not any(store.has(digest) for digest in weights)
 
 
-def is_own_registry(url: str, store: ArtifactStore) -> bool:
-    """Return whether a registry is the embedded registry of the store's home."""
+def is_registry_of_home(url: str, store: ArtifactStore) -> bool:
+    """Return whether a registry is the SQLite database in the home folder of the store."""
     parsed_url = make_url(url)
     folder = Path(str(parsed_url.database)).parent
     return parsed_url.get_backend_name() == "sqlite" and folder == store.root.parent
@@ -35,7 +35,7 @@ def explain_missing_artifacts(url: str, store: ArtifactStore) -> tuple[str, str]
         url: URL of the registry, without its password.
         store: Artifacts of this home.
     """
-    if is_own_registry(url, store):
+    if is_registry_of_home(url, store):
         return (
             f"The registry {url} is in this home, so its artifacts were deleted, or only the "
             "registry was copied here.",
@@ -44,7 +44,7 @@ def explain_missing_artifacts(url: str, store: ArtifactStore) -> tuple[str, str]
     return (
         f"The registry {url} is shared, but the artifact folder of this home is not: the versions "
         "were registered by another home.",
-        f"Copy the artifacts folder of that home into {store.root} (files are named by their "
-        "digests, so nothing is overwritten), or use one SLUICE_HOME on shared storage for all "
-        "machines.",
+        f"Copy the artifacts folder of that home into {store.root}, or use one SLUICE_HOME on "
+        "shared storage for all machines. Copying overwrites nothing, because files are named by "
+        "their digests.",
     )

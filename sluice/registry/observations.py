@@ -35,8 +35,9 @@ from sluice.verdicts.verdict import Verdict
 R = TypeVar("R", bound=Record)
 
 MAX_SAMPLES = 20_000
-"""Maximum number of samples per model. The oldest samples beyond it are deleted, except pairs of
-the last rollout: samples with a row key and the predictions of both arms."""
+"""Maximum number of samples per model. If there are more, the oldest samples are deleted, except
+keyed pairs of the last rollout: samples with the predictions of both arms and a row key, the index
+label of the predicted row."""
 
 
 class Observations:
@@ -46,7 +47,7 @@ class Observations:
 
     Args:
         database: The registry's database.
-        max_age: Maximum age of samples; ``write`` deletes older ones. None for no limit.
+        max_age: Maximum age of samples; ``write`` deletes older samples. None for no limit.
     """
 
     def __init__(self, database: Database, *, max_age: timedelta | None = None) -> None:
@@ -54,7 +55,7 @@ class Observations:
         self._max_age = max_age
 
     def with_retention(self, *, days: float) -> "Observations":
-        """Return these observations with a ``write`` that deletes samples older than ``days``."""
+        """Return observations of the same database that delete samples older than ``days`` [d]."""
         return Observations(self._database, max_age=timedelta(days=days))
 
     def write(self, report: ServerReport) -> None:
@@ -73,16 +74,21 @@ class Observations:
                 {"at": state.at, "payload": state.model_dump_json()},
             )
             if counts is not None:
-                key = {"rollout": counts.rollout, "epoch": counts.epoch, "server": state.server}
-                _upsert(connection, arm_counts, key, {"payload": counts.model_dump_json()})
+                _upsert(
+                    connection,
+                    arm_counts,
+                    {"rollout": counts.rollout, "epoch": counts.epoch, "server": state.server},
+                    {"payload": counts.model_dump_json()},
+                )
             if self._max_age is not None:
                 delete_expired(connection, state.model, before=state.at - self._max_age)
-        # In a second transaction, so that an invalid row key of a client does not lose the counts.
+        # Samples are stored in a second transaction: if it fails because of an invalid row key of
+        # a client, the counts are stored nevertheless.
         if report.samples:
             self._add_samples(state.model, report.samples)
 
     def servers(self, model: str, *, since: datetime) -> list[ServerState]:
-        """Return the states of a model's servers reported since a time, latest first."""
+        """Return the states that the servers of a model reported since a time, latest first."""
         query = (
             sa.select(server_states.c.payload)
             .where(server_states.c.model == model, server_states.c.at >= since)
@@ -98,9 +104,9 @@ class Observations:
         )
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(arm_counts.c.server)).all()
-        by_server = {row.server: _parse(TrafficCounts, row.payload) for row in rows}
+        counts_by_server = {row.server: _parse(TrafficCounts, row.payload) for row in rows}
         return merge_counts(
-            by_server, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since
+            counts_by_server, rollout=rollout.id, epoch=rollout.epoch, since=rollout.step_since
         )
 
     def samples(
@@ -116,14 +122,15 @@ class Observations:
         Args:
             model: Name of the model.
             rollout: Id of the rollout whose samples are returned; None for all samples.
-            max_samples: Maximum number of samples; the newest ones are returned.
-            without_fault: Whether to return only requests without a fault. Failures are sampled
-                more often, so the failures of a single client could displace all other samples.
+            max_samples: Maximum number of samples; the newest samples are returned.
+            without_fault: Whether to return only requests without a fault. Faulty requests are
+                sampled more often, so a single client that sends many of them could displace all
+                other samples.
         """
         query = sa.select(samples.c.payload).where(samples.c.model == model)
         if rollout is not None:
             query = query.where(samples.c.rollout == rollout)
-        if without_fault:  # only the field matches, because quotes inside a string are escaped
+        if without_fault:  # no text in the payload can match, because its quotes are escaped
             query = query.where(samples.c.payload.contains('"fault":null'))
         query = query.order_by(samples.c.id.desc()).limit(max_samples)
         with self._database.read() as connection:
@@ -131,7 +138,7 @@ class Observations:
         return newest_first[::-1]
 
     def pairs(self, rollout_id: str) -> list[Sample]:
-        """Return the first sample with predictions of both arms for each keyed row of a rollout."""
+        """Return one sample with the predictions of both arms for each row key of a rollout."""
         query = (
             sa.select(samples.c.payload)
             .where(samples.c.rollout == rollout_id, samples.c.row_key.is_not(None))
@@ -141,7 +148,7 @@ class Observations:
             return [_parse(Sample, text) for text in connection.execute(query).scalars()]
 
     def has_keyed_pairs(self, rollout_id: str) -> bool:
-        """Return whether a rollout has pairs with row keys, by which labels can be joined."""
+        """Return whether a rollout has pairs to which labels can be joined by their row keys."""
         query = sa.select(samples.c.id).where(
             samples.c.rollout == rollout_id, samples.c.row_key.is_not(None)
         )
@@ -150,17 +157,17 @@ class Observations:
 
     def agreement(self, rollout_id: str) -> PredictionAgreement | None:
         """Return the prediction agreement of both arms on held-out rows; None if not measured."""
-        notes = self._notes(rollout_id, "agreement")
+        notes = self._load_notes(rollout_id, "agreement")
         return _parse(PredictionAgreement, notes[-1]) if notes else None
 
     def record_quality(self, rollout_id: str, verdict: Verdict, *, at: datetime) -> None:
-        """Store a verdict of the gate on labelled pairs of predictions."""
+        """Store a verdict on the labelled pairs of a rollout."""
         with self._database.write() as connection:
             insert_note(connection, rollout_id, "quality", verdict, at=at)
 
     def quality(self, rollout_id: str) -> list[Verdict]:
-        """Return every verdict on labelled pairs of predictions of a rollout, oldest first."""
-        return [_parse(Verdict, text) for text in self._notes(rollout_id, "quality")]
+        """Return every verdict on the labelled pairs of a rollout, oldest first."""
+        return [_parse(Verdict, text) for text in self._load_notes(rollout_id, "quality")]
 
     def _add_samples(self, model: str, new_samples: Sequence[Sample]) -> None:
         with self._database.write() as connection:
@@ -176,7 +183,7 @@ class Observations:
                 ) from error
             _prune(connection, model)
 
-    def _notes(self, rollout_id: str, kind: str) -> Sequence[str]:
+    def _load_notes(self, rollout_id: str, kind: str) -> Sequence[str]:
         query = (
             sa.select(rollout_notes.c.payload)
             .where(rollout_notes.c.rollout == rollout_id, rollout_notes.c.kind == kind)
@@ -200,20 +207,26 @@ def insert_note(
 
 
 def _upsert(
-    connection: Connection, table: Table, key: dict[str, object], values: dict[str, object]
+    connection: Connection,
+    table: Table,
+    key_values: dict[str, object],
+    other_values: dict[str, object],
 ) -> None:
-    """Update or insert a row. There are no conflicts, because a server writes only its own rows."""
-    where = sa.and_(*(table.c[name] == value for name, value in key.items()))
-    if connection.execute(sa.update(table).where(where).values(**values)).rowcount == 0:
-        connection.execute(sa.insert(table).values(**key, **values))
+    """Update the row with these key values, or insert a row.
+
+    Two writers cannot conflict, because each server writes only its own rows.
+    """
+    has_key = sa.and_(*(table.c[name] == value for name, value in key_values.items()))
+    if connection.execute(sa.update(table).where(has_key).values(**other_values)).rowcount == 0:
+        connection.execute(sa.insert(table).values(**key_values, **other_values))
 
 
 def _insert_samples(connection: Connection, model: str, new_samples: Sequence[Sample]) -> None:
-    """Insert samples. Only the first sample of a row with outputs of both arms gets a row key."""
+    """Insert samples; the column ``row_key`` is set only for the first keyed pair of each row."""
     pairs = [sample for sample in new_samples if _is_keyed_pair(sample)]
     query = sa.select(samples.c.rollout, samples.c.row_key).where(
-        samples.c.rollout.in_({s.rollout for s in pairs}),
-        samples.c.row_key.in_({s.key for s in pairs}),
+        samples.c.rollout.in_({pair.rollout for pair in pairs}),
+        samples.c.row_key.in_({pair.key for pair in pairs}),
     )
     stored_keys = {(row.rollout, row.row_key) for row in connection.execute(query)}
     rows = []
@@ -241,7 +254,7 @@ def _is_keyed_pair(sample: Sample) -> bool:
 def _prune(connection: Connection, model: str) -> None:
     """Delete the oldest samples of a model beyond ``MAX_SAMPLES``.
 
-    Pairs of the last rollout are kept, because their labels may arrive later.
+    Keyed pairs of the last rollout are kept, because their labels may arrive later.
     """
     newest_excess_id = (
         sa.select(samples.c.id)
@@ -252,11 +265,11 @@ def _prune(connection: Connection, model: str) -> None:
         .scalar_subquery()
     )
     select_last_rollout = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
-    is_last_pair = sa.and_(
+    is_pair_of_last_rollout = sa.and_(
         samples.c.row_key.is_not(None), samples.c.rollout.in_(select_last_rollout)
     )
     is_excess = sa.and_(samples.c.model == model, samples.c.id <= newest_excess_id)
-    connection.execute(sa.delete(samples).where(is_excess, sa.not_(is_last_pair)))
+    connection.execute(sa.delete(samples).where(is_excess, sa.not_(is_pair_of_last_rollout)))
 
 
 def _parse(cls: type[R], text: str) -> R:

@@ -4,7 +4,7 @@ An entry is written in the transaction of its change. So no event is lost, and a
 transaction fails has no event. A delivery is recorded after it was made. If the process ends in
 between, the next publisher repeats the delivery under the same key. Two concurrent publishers may
 both deliver an event, but each of them delivers the entries of a model in order. So a consumer that
-skips known keys processes each entry once, in order.
+skips the keys of processed events processes each entry once, in order.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from sluice.registry.tables import deliveries, history
 
 
 class Delivery(Record):
-    """Result of delivering one event. A consumer returns a failure and does not raise it."""
+    """Result of delivering one event. A consumer reports a failure in it, without an exception."""
 
     ok: bool = Field(
         description="Whether the event was delivered. If not, the next call of publish repeats it "
@@ -36,7 +36,9 @@ class Publication(Record):
 
     delivered: int = Field(description="Number of events delivered by this call.")
     waiting: int = Field(description="Number of events that remain pending.")
-    reasons: tuple[str, ...] = Field(description="Reasons of the consumer, in delivery order.")
+    reasons: tuple[str, ...] = Field(
+        description="Result of each attempted delivery in one sentence, in order."
+    )
 
 
 Deliver = Callable[[HistoryEvent], Delivery]
@@ -44,7 +46,7 @@ Deliver = Callable[[HistoryEvent], Delivery]
 
 
 def pending_events(connection: Connection, model: str, consumer: str) -> list[HistoryEvent]:
-    """Return the history entries of a model not yet delivered to a consumer, oldest first."""
+    """Return the history entries of a model that a consumer has not received, oldest first."""
     delivered_ids = sa.select(deliveries.c.line).where(deliveries.c.consumer == consumer)
     rows = connection.execute(
         sa.select(history)

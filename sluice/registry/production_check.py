@@ -1,8 +1,8 @@
-"""Verifies the production state of one model before it is served, compared or changed.
+"""Verifies what the registry says about the production of a model before it is used or changed.
 
-This is a part of ``sluice registry verify``: pointer, history, log and receipts must agree about
-the versions in use. Artifacts are not read, because their digests are verified when weights are
-loaded.
+Pointer, history, log and receipts must agree about the versions in use. ``sluice registry verify``
+makes the same checks for all versions, and also reads the artifacts. Artifacts are not read here,
+because their digests are verified when weights are loaded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,9 +22,9 @@ from sluice.registry.records import RegistryFinding, Version
 from sluice.registry.tables import (
     decisions,
     history,
+    local_lineages,
     log_head,
     models,
-    own_lineages,
     pointers,
     receipts,
     rollout_heads,
@@ -37,24 +37,24 @@ from sluice.registry.tables import (
 _FIX = "The database was edited manually: restore it from a backup."
 
 
-def require_consistent(connection: Connection, model: str, numbers: Sequence[int]) -> None:
-    """Reject a model whose pointer or given versions are inconsistent in the registry.
+def require_consistent(connection: Connection, model: str, version_numbers: Sequence[int]) -> None:
+    """Reject a model if registry entries about its pointer or some versions are inconsistent.
 
     Args:
         connection: Connection of the caller's transaction.
         model: Name of the model.
-        numbers: Versions that are about to be used.
+        version_numbers: Versions that are about to be used.
 
     Raises:
         RegistryInconsistent: The message contains the first finding, and the command that lists
             all findings.
     """
-    findings = check(connection, model, numbers)
+    findings = check(connection, model, version_numbers)
     if not findings:
         return
     first_finding, num_others = findings[0], len(findings) - 1
     error = RegistryInconsistent(
-        f"{first_finding.what}{f' The check found {num_others} more.' if num_others else ''}",
+        f"{first_finding.what}{f' Further problems found: {num_others}.' if num_others else ''}",
         cause=f"The registry is inconsistent about {model}, so the version is not used.",
         fix=f"{first_finding.fix.rstrip('.')}. To list all findings: sluice registry verify",
     )
@@ -62,18 +62,20 @@ def require_consistent(connection: Connection, model: str, numbers: Sequence[int
     raise error
 
 
-def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[RegistryFinding]:
+def check(
+    connection: Connection, model: str, version_numbers: Sequence[int]
+) -> list[RegistryFinding]:
     """Return the findings about a model's pointer and some of its versions; [] if consistent.
 
     Cost:
         About 40 queries; reads the history of the model, the rows of the versions and the keys of
         all rows.
     """
-    findings = list(check_moves(connection, model, numbers))
-    for number in dict.fromkeys(numbers):
+    findings = list(check_moves(connection, model, version_numbers))
+    for number in dict.fromkeys(version_numbers):
         findings += _check_version(connection, model, number)
     findings += check_rollout(connection, model)
-    findings += log_verification.check_rows(connection, _select_rows(model, numbers))
+    findings += log_verification.check_rows(connection, _select_rows(model, version_numbers))
     findings += log_verification.check_removed_rows(connection)
     findings += append_only.check(connection)
     findings += table_checks.check(connection)
@@ -82,42 +84,45 @@ def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[Re
 
 def check_production(connection: Connection, model: str) -> list[RegistryFinding]:
     """Return the findings about the served versions: production and a rollout's challenger."""
-    return check(connection, model, _served_versions(connection, model))
+    return check(connection, model, _load_served_numbers(connection, model))
 
 
-def require_consistent_production(connection: Connection, model: str, *others: int) -> None:
+def require_consistent_production(
+    connection: Connection, model: str, *other_version_numbers: int
+) -> None:
     """Reject a model if registry entries about its served versions contradict each other.
 
     Args:
         connection: Connection of the caller's transaction.
         model: Name of the model.
-        others: Numbers of further versions to check.
+        other_version_numbers: Numbers of further versions to check.
 
     Raises:
         RegistryInconsistent: See ``require_consistent``.
     """
-    require_consistent(connection, model, [*_served_versions(connection, model), *others])
+    served_numbers = _load_served_numbers(connection, model)
+    require_consistent(connection, model, [*served_numbers, *other_version_numbers])
 
 
 def compute_fingerprint(connection: Connection, model: str) -> str:
     """Return a digest that changes with the served versions, their lineage or the end of the log.
 
-    While the digest is unchanged, ``check`` can be skipped for some time. The digest does not cover
-    all rows that ``check`` reads, so the check must still be repeated periodically.
+    While the digest is unchanged, ``check`` can be skipped for some time. It must still be repeated
+    periodically, because the digest does not cover all rows that ``check`` reads.
     """
     select_production = sa.select(pointers.c.version).where(pointers.c.model == model)
     select_last_rollout = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
     select_challenger = sa.select(rollouts.c.version).where(rollouts.c.id.in_(select_last_rollout))
     is_served = versions.c.number.in_(sa.union(select_production, select_challenger))
     has_local_lineage = sa.and_(
-        own_lineages.c.model == versions.c.model, own_lineages.c.number == versions.c.number
+        local_lineages.c.model == versions.c.model, local_lineages.c.number == versions.c.number
     )
     state_queries: list[sa.Select[Any]] = [
         sa.select(pointers).where(pointers.c.model == model),
         sa.select(
-            versions.c.number, versions.c.candidate, versions.c.lineage, own_lineages.c.lineage
+            versions.c.number, versions.c.candidate, versions.c.lineage, local_lineages.c.lineage
         )
-        .outerjoin(own_lineages, has_local_lineage)
+        .outerjoin(local_lineages, has_local_lineage)
         .where(versions.c.model == model, is_served)
         .order_by(versions.c.number),
         sa.select(rollout_heads.c.rollout, rollout_heads.c.revision).where(
@@ -128,8 +133,8 @@ def compute_fingerprint(connection: Connection, model: str) -> str:
         .order_by(rollout_transitions.c.revision),
         sa.select(log_head.c.lines, log_head.c.digest),
     ]
-    # The tables are read first: this locks them in PostgreSQL, so that nobody can alter them before
-    # their definitions are read.
+    # The tables are read before their definitions. In PostgreSQL, reading a table locks it, so
+    # nobody can alter it before its definition is read.
     results = [list(connection.execute(query)) for query in state_queries]
     results.append(list(table_checks.load_relations(connection)))
     if connection.dialect.name == "sqlite":  # this number changes with the schema and the triggers
@@ -138,11 +143,11 @@ def compute_fingerprint(connection: Connection, model: str) -> str:
 
 
 def require_valid_lineage(version: Version) -> None:
-    """Reject a version whose settings, inputs or weights are not what the gates evaluated."""
+    """Reject a version if its lineage was changed after the gates evaluated it."""
     problem = version.lineage.find_contradiction()
     if not problem and version.lineage.candidate != version.candidate:
         problem = (
-            f"it is stored as candidate {version.candidate[:12]}, but its lineage has "
+            f"it is stored as candidate {version.candidate[:12]}, but its lineage names candidate "
             f"{version.lineage.candidate[:12]}"
         )
     if problem:
@@ -151,8 +156,8 @@ def require_valid_lineage(version: Version) -> None:
             f"{problem}.",
             cause="Data, config, settings, code or weights in the lineage were changed after the "
             "gates ran.",
-            fix="Restore the database from a backup, or train another candidate if this one is not "
-            "in production.",
+            fix="Restore the database from a backup. If the version is not in production, you can "
+            "train another candidate instead.",
         )
 
 
@@ -175,7 +180,7 @@ def check_rollout(connection: Connection, model: str) -> Iterator[RegistryFindin
     ).first()
     problem = ""
     if row is None:
-        problem = "its start is not in the registry"
+        problem = "the registry has no row for its start"
     elif (row.version, row.candidate) != (rollout.version, rollout.candidate):
         problem = "it sends requests to a version other than the version it was started for"
     elif not _is_passed_promotion(connection, row.receipt, rollout.candidate):
@@ -206,12 +211,13 @@ def _check_version(connection: Connection, model: str, number: int) -> Iterator[
     try:
         version = queries.load_version(connection, model, number)
         require_valid_lineage(version)
-        select_local_lineage = sa.select(own_lineages.c.number).where(
-            own_lineages.c.model == model, own_lineages.c.number == number
+        select_local_lineage = sa.select(local_lineages.c.number).where(
+            local_lineages.c.model == model, local_lineages.c.number == number
         )
-        # If the row of a local training were removed, the imported lineage would count again.
+        # The row of a local training must not have been removed, because the imported lineage
+        # would then be used again.
         if connection.execute(select_local_lineage).first() is None:
-            log.require_never_logged(connection, own_lineages, [model, number])
+            log.require_never_logged(connection, local_lineages, [model, number])
     except SluiceError as error:
         yield finding_from_error(model, number, "lineage", error)
     for digest, payload in connection.execute(
@@ -242,35 +248,40 @@ def _is_passed_promotion(connection: Connection, digest: str, candidate: str) ->
     )
 
 
-def _select_rows(model: str, numbers: Sequence[int]) -> list[RowSelection]:
-    """Return selections of the rows about a model and some versions, which must match the log."""
-    is_of_versions = version_receipts.c.number.in_(numbers)
+def _select_rows(model: str, version_numbers: Sequence[int]) -> list[RowSelection]:
+    """Return selections of the rows about a model and some of its versions."""
+    is_of_versions = version_receipts.c.number.in_(version_numbers)
     select_linked_receipts = sa.select(version_receipts.c.receipt).where(
         version_receipts.c.model == model, is_of_versions
     )
     select_candidates = sa.select(versions.c.candidate).where(
-        versions.c.model == model, versions.c.number.in_(numbers)
+        versions.c.model == model, versions.c.number.in_(version_numbers)
     )
     select_last_rollout = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
-    is_relevant = sa.or_(history.c.revision.is_not(None), history.c.to_version.in_(numbers))
+    is_move_or_of_versions = sa.or_(
+        history.c.revision.is_not(None), history.c.to_version.in_(version_numbers)
+    )
     return [
         (models, models.c.name == model),
-        (versions, sa.and_(versions.c.model == model, versions.c.number.in_(numbers))),
-        (own_lineages, sa.and_(own_lineages.c.model == model, own_lineages.c.number.in_(numbers))),
+        (versions, sa.and_(versions.c.model == model, versions.c.number.in_(version_numbers))),
+        (
+            local_lineages,
+            sa.and_(local_lineages.c.model == model, local_lineages.c.number.in_(version_numbers)),
+        ),
         (version_receipts, sa.and_(version_receipts.c.model == model, is_of_versions)),
         (receipts, receipts.c.digest.in_(select_linked_receipts)),
         (
             decisions,
             sa.and_(decisions.c.model == model, decisions.c.candidate.in_(select_candidates)),
         ),
-        (history, sa.and_(history.c.model == model, is_relevant)),
+        (history, sa.and_(history.c.model == model, is_move_or_of_versions)),
         (rollouts, rollouts.c.id.in_(select_last_rollout)),
         (rollout_transitions, rollout_transitions.c.rollout.in_(select_last_rollout)),
     ]
 
 
-def _served_versions(connection: Connection, model: str) -> list[int]:
-    """Return the version in production and the challenger of an active rollout.
+def _load_served_numbers(connection: Connection, model: str) -> list[int]:
+    """Return the numbers of the production version and of the challenger of an active rollout.
 
     A damaged pointer or rollout is omitted.
     """

@@ -1,8 +1,8 @@
 """Moves the production pointer: promotion on evidence, rollback along the history.
 
-Both check all conditions first, and then change pointer and history in one transaction, so a crash
-leaves no partial move. A move fails if the revision of the pointer has changed since the checks
-(compare-and-swap). So of two concurrent promotions, one gets a ``PromotionConflict``.
+Each move first checks all its conditions, and then changes pointer and history in one transaction,
+so a crash leaves no partial move. A move fails if the revision of the pointer has changed since the
+checks (compare-and-swap). So of two concurrent promotions, one gets a ``PromotionConflict``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,10 +56,10 @@ def require_expected_version(
 def _promotion_conflict_error(
     connection: Connection, model: str, expected: int | None, *, action: HistoryAction
 ) -> PromotionConflict:
-    """Return the error for a pointer that is not at ``expected``; it says who moved the pointer."""
+    """Return the error for an unexpected production version, with the last move as the cause."""
     entries = queries.load_history(connection, model)
     moves = [entry for entry in entries if entry.revision is not None]
-    actual = queries.load_pointer(connection, model).version
+    actual_version = queries.load_pointer(connection, model).version
     cause = ""
     if moves:
         last_move = moves[-1]
@@ -76,7 +76,7 @@ def _promotion_conflict_error(
         )
     return PromotionConflict(
         f"{model}: {_version_text(expected)} was expected in production, but "
-        f"{_version_text(actual)} is in production.",
+        f"{_version_text(actual_version)} is in production.",
         cause=cause,
         fix=fix,
     )
@@ -93,9 +93,9 @@ def require_evidence(
     """Return the digest of the promotion receipt that allows this version into production.
 
     Raises:
-        GateBlocked: A receipt is missing, failed, about another subject or issued under other
-            settings; the lineage is incomplete; or the version was rolled back after its promotion
-            receipt was recorded.
+        GateBlocked: A receipt is missing, has failed, is about another subject or was issued under
+            other settings; the lineage is incomplete; or the version was rolled back after its
+            promotion receipt was recorded, and ``reinstate`` is False.
         IntegrityError: A receipt or the lineage was changed after it was written.
     """
     lineage = version.lineage
@@ -108,7 +108,8 @@ def require_evidence(
         )
     require_valid_lineage(version)
     queries.require_version_matches_log(connection, version)
-    # The order in which receipts were recorded determines which verdict is the latest.
+    # The recordings must match the log, because they determine which receipt of the POC gate or of
+    # a search is the latest.
     log_verification.require_valid_table(connection, recordings)
     require_current_gate_settings(
         connection, version, pointer=pointer, gate_settings_digest=gate_settings_digest
@@ -116,19 +117,23 @@ def require_evidence(
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
     poc_subject = _subject_before_search(linked_receipts, lineage) or subject
-    linked_poc = _newest_receipt(linked_receipts, gate="poc", subject=poc_subject)
-    receipts.require(linked_poc.receipt if linked_poc else None, gate="poc", subject=poc_subject)
+    linked_poc_receipt = _newest_receipt(linked_receipts, gate="poc", subject=poc_subject)
+    receipts.require(
+        linked_poc_receipt.receipt if linked_poc_receipt else None,
+        gate="poc",
+        subject=poc_subject,
+    )
     reference = reference_of(connection, version.model, pointer)
-    linked_verdict = _newest_receipt(
+    linked_verdict_receipt = _newest_receipt(
         linked_receipts, gate="promotion", subject={"reference": reference}
     )
     receipt = receipts.require(
-        linked_verdict.receipt if linked_verdict else None,
+        linked_verdict_receipt.receipt if linked_verdict_receipt else None,
         gate="promotion",
         subject=subject | {"candidate": version.candidate, "reference": reference},
     )
-    if linked_verdict is not None and not reinstate:
-        _reject_rolled_back(connection, version, receipt_line=linked_verdict.line)
+    if linked_verdict_receipt is not None and not reinstate:
+        _reject_rolled_back(connection, version, receipt_line=linked_verdict_receipt.line_number)
     return receipt.digest
 
 
@@ -141,8 +146,8 @@ def require_current_gate_settings(
 ) -> None:
     """Reject a version whose verdict was issued under other gate, guard or suite settings.
 
-    This checks the verdict on which the promotion would be based, whether it passed or not.
-    ``require_evidence`` rejects a version without a verdict.
+    The settings are compared for the verdict on which the promotion would be based, whether this
+    verdict is a pass or not. ``require_evidence`` rejects a version without a verdict.
 
     Args:
         connection: Connection of the caller's transaction.
@@ -155,13 +160,13 @@ def require_current_gate_settings(
         return
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     reference = reference_of(connection, version.model, pointer)
-    linked_verdict = _newest_receipt(
+    linked_verdict_receipt = _newest_receipt(
         linked_receipts, gate="promotion", subject={"reference": reference}
     )
-    # The role "rules" has the digest of the settings under which the verdict was issued.
+    # In the subject, the role "rules" has the digest of the settings of the verdict.
     if (
-        linked_verdict is not None
-        and linked_verdict.receipt.subject.get("rules") != gate_settings_digest
+        linked_verdict_receipt is not None
+        and linked_verdict_receipt.receipt.subject.get("rules") != gate_settings_digest
     ):
         raise GateBlocked(
             f"{_version_name(version)} was evaluated under gate, guard or suite settings that "
@@ -183,16 +188,18 @@ def _subject_before_search(
 ) -> dict[str, str] | None:
     """Return the subject that the POC gate checked before a search; None without a search.
 
-    It contains the digest of the settings from which the search started. The search then selected
-    the version's settings.
+    This subject contains the digest of the settings from which the search started. The search then
+    selected the version's settings.
     """
-    # The role "found" has the digest of the settings that the search selected.
+    # In the subject, the role "found" has the digest of the settings that the search selected.
     search_subject = {"data": lineage.data, "found": lineage.config}
-    linked_search = _newest_receipt(linked_receipts, gate="search", subject=search_subject)
-    if linked_search is None and not lineage.num_trials:
+    linked_search_receipt = _newest_receipt(linked_receipts, gate="search", subject=search_subject)
+    if linked_search_receipt is None and not lineage.num_trials:
         return None
     receipt = receipts.require(
-        linked_search.receipt if linked_search else None, gate="search", subject=search_subject
+        linked_search_receipt.receipt if linked_search_receipt else None,
+        gate="search",
+        subject=search_subject,
     )
     return {role: receipt.subject[role] for role in ("data", "config", "code")}
 
@@ -221,7 +228,10 @@ def commit_move(
     last_move = queries.last_move(connection, version.model)
     if last_move is not None:  # the history stays in order even if the clock was set back
         at = max(at, last_move.at)
-    if not queries.move_pointer(connection, version.model, to=version.number, revision=revision):
+    was_moved = queries.move_pointer(
+        connection, version.model, to_version=version.number, expected_revision=revision
+    )
+    if not was_moved:
         raise _promotion_conflict_error(connection, version.model, pointer.version, action=action)
     queries.append_history(
         connection,
@@ -245,8 +255,8 @@ def commit_move(
     )
 
 
-def rollback_target(connection: Connection, model: str, pointer: ProductionPointer) -> int:
-    """Return the last good production version before the current one.
+def find_rollback_target(connection: Connection, model: str, pointer: ProductionPointer) -> int:
+    """Return the number of the version that a rollback restores; see ``production_trail``.
 
     Raises:
         UnknownVersion: No such version exists.
@@ -269,15 +279,15 @@ def rollback_target(connection: Connection, model: str, pointer: ProductionPoint
         raise UnknownVersion(
             f"{model} version {pointer.version} is in production, and there is no earlier version "
             "to roll back to.",
-            cause="Rollbacks go back along the promotions, and skip versions that were rolled "
-            "back before.",
+            cause="A rollback returns to an earlier promotion, and skips versions that were "
+            "rolled back before.",
             fix=f"Show the history: sluice registry history {model}",
         )
     return trail[-2]
 
 
 def require_actor_and_reason(**texts: str) -> None:
-    """Reject an empty or undecodable actor or reason, because the audit requires both."""
+    """Reject an actor or reason that is empty or that some databases cannot store."""
     for name, text in texts.items():
         validation.require_storable_text(text, what=name)
         if not text.strip():
@@ -292,7 +302,8 @@ def _newest_receipt(
 ) -> LinkedReceipt | None:
     """Return the latest receipt of a gate whose subject has the given digests by role.
 
-    Without such a receipt, return the latest of the gate, so that the error can describe it.
+    If there is no such receipt, the result is the latest receipt of the gate, with which the
+    caller's error message describes the difference.
     """
     gate_receipts = [each for each in linked_receipts if each.receipt.gate == gate]
     matching_receipts = [

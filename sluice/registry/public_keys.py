@@ -1,7 +1,7 @@
 """Ed25519 signatures of version files, which prove who exported a file without a shared secret.
 
-With a shared secret (HMAC, see ``signing``), anyone who can verify can also sign. Here the exporter
-has a private key, and importers have a list of trusted public keys. A signature covers the
+With a shared secret (HMAC, see ``signing``), anyone who can verify can also sign. With Ed25519, the
+exporter has a private key, and importers have a list of trusted public keys. A signature covers the
 manifest, which contains the digest of every part of the file: lineage, receipts, history and the
 weights with their headers.
 """
@@ -33,9 +33,9 @@ MAX_KEY_FILE_BYTES = 2**20
 _KEY_NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 _KEY_LINE = re.compile(rf"([a-z][a-z0-9_.-]{{0,63}})\s+{ALGORITHM}:([0-9a-f]{{64}})")
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
-_PURPOSE = b"sluice version file\n"
-"""Prefix of the signed message (domain separation), so that a signature made for another purpose is
-not valid for a version file."""
+_MESSAGE_PREFIX = b"sluice version file\n"
+"""Prefix of each signed message (domain separation), so that a signature for another purpose is not
+valid for a version file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ExporterPublicKey:
 
     @property
     def text(self) -> str:
-        """The key as written in a list of trusted keys."""
+        """The key in the format of a list of trusted keys: "ed25519:" and 64 hexadecimal digits."""
         return f"{ALGORITHM}:{self.content.hex()}"
 
     def verify(self, signature: bytes, message: bytes) -> bool:
@@ -69,8 +69,8 @@ class ExporterPrivateKey:
         """Read a private key written by ``make_key_pair`` or openssl.
 
         Raises:
-            SettingsError: The file cannot be read, is not an Ed25519 key, or other users may read
-                it.
+            SettingsError: The file cannot be read, is not an Ed25519 key, or is accessible to other
+                users.
         """
         try:
             content = read_regular(path, max_bytes=MAX_KEY_FILE_BYTES)
@@ -82,9 +82,9 @@ class ExporterPrivateKey:
             ) from error
         if mode & 0o077:
             raise SettingsError(
-                f"The private key {path} must be readable only by its owner, but has mode "
+                f"The private key {path} must be accessible only to its owner, but has mode "
                 f"{mode:04o}.",
-                cause="Other users of this machine can sign with it.",
+                cause="Other users of this machine could sign with it.",
                 fix=f"Run: chmod 600 {path}. Create another key if somebody may have read it.",
             )
         try:
@@ -129,16 +129,16 @@ class TrustedKeys:
                 fix="Use a text file with a line 'NAME ed25519:KEY' for each key.",
             ) from error
         keys: dict[str, ExporterPublicKey] = {}
-        for number, line in enumerate(text.splitlines(), start=1):
+        for line_number, line in enumerate(text.splitlines(), start=1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             match = _KEY_LINE.fullmatch(line.strip())
             key = ExporterPublicKey(bytes.fromhex(match[2])) if match else None
             if match is None or key is None or match[1] in keys or key in keys.values():
                 raise SettingsError(
-                    f"Line {number} of {path} must be 'NAME {ALGORITHM}:KEY' with a key of 64 "
-                    "hexadecimal digits, and each name and key may occur only once, got "
-                    f"{line[:100]!r}.",
+                    f"Line {line_number} of {path} must be 'NAME {ALGORITHM}:KEY' with a key of 64 "
+                    f"hexadecimal digits, got {line[:100]!r}. Each name and key may occur only "
+                    "once.",
                     fix="Copy the line of the .pub file created by sluice registry new-key.",
                 )
             keys[match[1]] = key
@@ -159,7 +159,7 @@ class TrustedKeys:
 
 @dataclass(frozen=True, slots=True)
 class ManifestSignature:
-    """Signature of a version file, with the public key that it claims."""
+    """Signature of a version file, with the public key for which the file claims it is valid."""
 
     key: ExporterPublicKey
     signature: bytes
@@ -167,7 +167,7 @@ class ManifestSignature:
     @classmethod
     def make(cls, manifest: bytes, key: ExporterPrivateKey) -> Self:
         """Sign a manifest."""
-        return cls(key.public, key.sign(_PURPOSE + manifest))
+        return cls(key.public, key.sign(_MESSAGE_PREFIX + manifest))
 
     @classmethod
     def parse(cls, content: bytes) -> Self | None:
@@ -184,8 +184,8 @@ class ManifestSignature:
         return f"{self.key.text} {self.signature.hex()}".encode()
 
     def verify(self, manifest: bytes) -> bool:
-        """Return whether this is a valid signature of the manifest by the claimed key."""
-        return self.key.verify(self.signature, _PURPOSE + manifest)
+        """Return whether the signature of the manifest is valid for the claimed key."""
+        return self.key.verify(self.signature, _MESSAGE_PREFIX + manifest)
 
 
 def make_key_pair(path: Path, *, name: str) -> ExporterPublicKey:

@@ -23,8 +23,8 @@ from sluice.registry.records import (
 from sluice.registry.tables import (
     PRODUCTION,
     history,
+    local_lineages,
     models,
-    own_lineages,
     pointers,
     receipts,
     version_receipts,
@@ -34,7 +34,8 @@ from sluice.registry.tables import (
 R = TypeVar("R", bound=Record)
 
 MAX_VERSION_NUMBER = 2**31 - 1
-"""Maximum version number that the column can store in PostgreSQL; larger ones are not queried."""
+"""Maximum version number that the column can store in PostgreSQL. A larger number is not queried,
+because PostgreSQL would reject the query."""
 
 
 def model_names(connection: Connection) -> list[str]:
@@ -53,12 +54,12 @@ def lock_model(connection: Connection, model: str, *, at: datetime) -> None:
             connection.execute(
                 sa.insert(pointers).values(model=model, name=PRODUCTION, version=None, revision=0)
             )
-    except sa.exc.IntegrityError:  # another process created it concurrently
+    except sa.exc.IntegrityError:  # another process created the model concurrently; lock it
         connection.execute(query).one()
 
 
 def load_pointer(connection: Connection, model: str) -> ProductionPointer:
-    """Return the production pointer of a model. For an unknown model, it has no version."""
+    """Return the production pointer of a model; for an unknown model, a pointer to no version."""
     row = connection.execute(
         sa.select(pointers.c.version, pointers.c.revision).where(
             pointers.c.model == model, pointers.c.name == PRODUCTION
@@ -69,14 +70,16 @@ def load_pointer(connection: Connection, model: str) -> ProductionPointer:
     return _parse(ProductionPointer, f"The pointer of {model}", row._asdict())
 
 
-def move_pointer(connection: Connection, model: str, *, to: int, revision: int) -> bool:
-    """Move the production pointer to a version if its revision is unchanged.
+def move_pointer(
+    connection: Connection, model: str, *, to_version: int, expected_revision: int
+) -> bool:
+    """Move the production pointer to a version if the pointer's revision is unchanged.
 
     Args:
         connection: Connection of the caller's transaction.
         model: Name of the model.
-        to: Number of the new production version.
-        revision: Revision that the pointer must have.
+        to_version: Number of the new production version.
+        expected_revision: Revision that the pointer must have.
 
     Returns:
         Whether the pointer was moved.
@@ -86,9 +89,9 @@ def move_pointer(connection: Connection, model: str, *, to: int, revision: int) 
         .where(
             pointers.c.model == model,
             pointers.c.name == PRODUCTION,
-            pointers.c.revision == revision,
+            pointers.c.revision == expected_revision,
         )
-        .values(version=to, revision=revision + 1)
+        .values(version=to_version, revision=expected_revision + 1)
     )
     return result.rowcount == 1
 
@@ -149,7 +152,7 @@ def find_history_line(connection: Connection, entry: HistoryEntry) -> int:
 
 
 def last_move(connection: Connection, model: str) -> HistoryEntry | None:
-    """Return the history entry of the last move of the pointer, or None."""
+    """Return the history entry of the last move of the pointer; None if it never moved."""
     query = sa.select(history).where(history.c.model == model, history.c.revision.is_not(None))
     row = connection.execute(query.order_by(history.c.id.desc())).first()
     return None if row is None else parse_entry(row)
@@ -186,16 +189,16 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     row = connection.execute(
         sa.select(versions).where(versions.c.model == model, versions.c.number == number)
     ).one()
-    local_row = connection.execute(_select_local_lineage(model, number)).first()
-    lineage = _parse_lineage((local_row or row).lineage, row.model, row.number)
+    local_lineage_row = connection.execute(_select_local_lineage(model, number)).first()
+    lineage = _parse_lineage((local_lineage_row or row).lineage, row.model, row.number)
     state = _derive_state(connection, row.model, row.number, row.candidate)
-    what = f"{row.model} version {row.number}"
+    version_name = f"{row.model} version {row.number}"
     derived_fields: dict[str, Any] = {"state": state, "lineage": lineage}
-    if local_row is None:
+    if local_lineage_row is None:
         derived_fields |= _load_import_fields(connection, model, number)
     else:
         derived_fields["is_imported"] = False
-    return _parse(Version, what, {**row._mapping, **derived_fields})
+    return _parse(Version, version_name, {**row._mapping, **derived_fields})
 
 
 def candidate_of(connection: Connection, model: str, number: int) -> str:
@@ -209,8 +212,8 @@ def candidate_of(connection: Connection, model: str, number: int) -> str:
 def _load_import_fields(connection: Connection, model: str, number: int) -> dict[str, Any]:
     """Return the fields of ``Version`` about its import, from the history.
 
-    Only for versions that were not trained locally. Once a version is trained locally, its import
-    no longer counts.
+    This function is not called for a version that was trained locally, even if it was imported
+    before.
     """
     rows = connection.execute(
         sa.select(history.c.action, history.c.reason)
@@ -238,11 +241,15 @@ def require_version_matches_log(connection: Connection, version: Version) -> Non
         versions.c.model == version.model, versions.c.number == version.number
     )
     log.require_row_matches_log(connection, versions, connection.execute(query).one())
-    local_row = connection.execute(_select_local_lineage(version.model, version.number)).first()
-    if local_row is not None:
-        log.require_row_matches_log(connection, own_lineages, local_row)
-    else:  # if the row of a local training were removed, the imported lineage would count again
-        log.require_never_logged(connection, own_lineages, [version.model, version.number])
+    local_lineage_row = connection.execute(
+        _select_local_lineage(version.model, version.number)
+    ).first()
+    if local_lineage_row is not None:
+        log.require_row_matches_log(connection, local_lineages, local_lineage_row)
+    else:
+        # The row of a local training must not have been removed, because the imported lineage
+        # would then be used again.
+        log.require_never_logged(connection, local_lineages, [version.model, version.number])
 
 
 def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) -> int:
@@ -266,13 +273,13 @@ def insert_version(connection: Connection, lineage: Lineage, *, at: datetime) ->
 def insert_local_lineage(
     connection: Connection, version: Version, lineage: Lineage, *, at: datetime
 ) -> None:
-    """Store the lineage of a local training for an imported version.
+    """Store the lineage of the local training of an imported version.
 
     The caller must hold the lock of the model.
     """
     log.append(
         connection,
-        own_lineages,
+        local_lineages,
         model=version.model,
         number=version.number,
         lineage=lineage.model_dump_json(),
@@ -281,9 +288,9 @@ def insert_local_lineage(
 
 
 def _select_local_lineage(model: str, number: int) -> sa.Select[tuple[Any, ...]]:
-    """Select the lineage of a local training, which replaces the lineage of an imported version."""
-    return sa.select(own_lineages).where(
-        own_lineages.c.model == model, own_lineages.c.number == number
+    """Select the lineage of the local training of a version that was imported before."""
+    return sa.select(local_lineages).where(
+        local_lineages.c.model == model, local_lineages.c.number == number
     )
 
 
@@ -294,18 +301,18 @@ def _parse_lineage(text: str, model: str, number: int) -> Lineage:
         raise unreadable_error(f"The lineage of {model} version {number}", error) from None
 
 
-def _parse(kind: type[R], what: str, values: Mapping[str, Any]) -> R:
+def _parse(record_class: type[R], row_name: str, values: Mapping[str, Any]) -> R:
     try:
-        return kind(**values)
+        return record_class(**values)
     except ValidationError as error:
-        raise unreadable_error(what, error) from None
+        raise unreadable_error(row_name, error) from None
 
 
-def unreadable_error(what: str, error: ValidationError) -> IntegrityError:
-    """Return the error for a stored row that cannot be parsed; ``what`` names the row."""
+def unreadable_error(row_name: str, error: ValidationError) -> IntegrityError:
+    """Return the error for a stored row that cannot be parsed."""
     first_error = error.errors()[0]
     return IntegrityError(
-        f"{what} cannot be read: {'.'.join(str(p) for p in first_error['loc'])}: "
+        f"{row_name} cannot be read: {'.'.join(str(part) for part in first_error['loc'])}: "
         f"{first_error['msg']}.",
         cause="The registry's database was edited manually or damaged.",
         fix="Restore the database from a backup.",
@@ -330,15 +337,15 @@ def _derive_state(connection: Connection, model: str, number: int, candidate: st
         )
         .order_by(version_receipts.c.id.desc())
     ).first()
-    has_passed = newest_row is not None and _is_pass(
+    has_passed = newest_row is not None and _is_passed_receipt(
         newest_row.digest, newest_row.payload, candidate
     )
     return "staging" if has_passed else "dev"
 
 
-def _is_pass(digest: str, payload: str, candidate: str) -> bool:
+def _is_passed_receipt(digest: str, payload: str, candidate: str) -> bool:
     try:
         receipt = parse_receipt(digest, payload)
         return receipt.passed and receipt.subject.get("candidate") == candidate
-    except IntegrityError:  # verify and promote report it; here the receipt counts as not passed
+    except IntegrityError:  # Ledger.verify and Ledger.promote report the damaged receipt
         return False

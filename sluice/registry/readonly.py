@@ -27,7 +27,7 @@ from sluice.registry.rollback_targets import production_trail
 from sluice.registry.signing import SigningKey
 
 Clock = Callable[[], datetime]
-"""Returns the current time with its time zone."""
+"""Function that returns the current time, with a time zone."""
 
 
 class ReadonlyLedger:
@@ -47,9 +47,9 @@ class ReadonlyLedger:
 
         Args:
             url: SQLAlchemy URL, as in ``Home.registry_url``.
-            clock: Returns the current time. A subclass that writes stamps its entries with it.
+            clock: Returns the current time, which a subclass that writes stores with its entries.
             create: Whether to create the registry if it does not exist.
-            key: Key that verifies signatures. A subclass that writes also signs with it. None for
+            key: Key that verifies signatures, and with which a subclass signs its changes. None for
                 an unsigned log.
 
         Raises:
@@ -71,7 +71,7 @@ class ReadonlyLedger:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
@@ -83,13 +83,12 @@ class ReadonlyLedger:
             return queries.model_names(connection)
 
     def find_receipt(self, gate: str, subject: Mapping[str, str]) -> Receipt | None:
-        """Return the last recorded receipt of a gate about ``subject``; None without one.
-
-        The receipt may be a failed one.
+        """Return the last recorded receipt of a gate about ``subject``, passed or failed, or None.
 
         Args:
             gate: Name of the gate.
-            subject: Digests by role that the receipt's subject must have; it may have more roles.
+            subject: Digests, by role, that the receipt's subject must contain. The receipt's
+                subject may have further roles.
         """
         with self._database.read() as connection:
             return evidence.newest_receipt(connection, gate, subject)
@@ -98,15 +97,15 @@ class ReadonlyLedger:
         self, model: str, *, candidate: str, reference: str, window: str
     ) -> Receipt | None:
         """Return the decision on this candidate, reference and window, or None."""
-        key = {"candidate": candidate, "reference": reference, "window": window}
+        subject = {"candidate": candidate, "reference": reference, "window": window}
         with self._database.read() as connection:
-            return evidence.load_decision(connection, {"model": model} | key)
+            return evidence.load_decision(connection, {"model": model} | subject)
 
     def latest_decision(self, model: str, *, candidate: str, window: str) -> Receipt | None:
         """Return the last decision on a candidate and window, with any reference, or None."""
-        key = {"model": model, "candidate": candidate, "window": window}
+        column_values = {"model": model, "candidate": candidate, "window": window}
         with self._database.read() as connection:
-            return evidence.load_decision(connection, key)
+            return evidence.load_decision(connection, column_values)
 
     def versions(self, model: str) -> list[Version]:
         """Return the versions of a model, sorted by number; [] for an unknown model."""
@@ -133,17 +132,17 @@ class ReadonlyLedger:
             return queries.find_version(connection, model, candidate=candidate)
 
     def receipts(self, model: str, number: int) -> list[LinkedReceipt]:
-        """Return the receipts of one version, ordered by when they took effect, latest last."""
+        """Return the receipts of one version in the order in which they took effect."""
         with self._database.read() as connection:
             return evidence.load_linked_receipts(connection, model, number)
 
     def imported_receipts(self, model: str, number: int) -> list[Receipt]:
-        """Return the receipts imported with a version; [] for a version trained here."""
+        """Return the receipts that were imported with a version; [] if it was not imported."""
         with self._database.read() as connection:
             return evidence.load_imported_receipts(connection, model, number)
 
     def production(self, model: str) -> Version | None:
-        """Return the verified production version, or None.
+        """Return the production version after verifying it; None if nothing is in production.
 
         Raises:
             RegistryInconsistent: Pointer, history, log or receipts contradict each other; or the
@@ -157,7 +156,7 @@ class ReadonlyLedger:
             return None if number is None else queries.load_version(connection, model, number)
 
     def verified_version_of(self, model: str, candidate: str) -> Version | None:
-        """Return the verified version of a candidate, or None.
+        """Return the version of a candidate after verifying it; None if it is not registered.
 
         Raises:
             RegistryInconsistent: See ``production``.
@@ -182,9 +181,9 @@ class ReadonlyLedger:
     def _read_anchor(self) -> AnchorReader | None:
         """Return a snapshot of the anchor; None without an anchor.
 
-        It must be taken before the database is read.
+        The snapshot must be taken before the database is read.
         """
-        return AnchorSnapshot.of(self._anchor)
+        return AnchorSnapshot.take(self._anchor)
 
     def _require_signed(self, connection: Connection, anchor: AnchorReader | None) -> None:
         """Reject unsigned lines if the ledger has a key.
@@ -201,7 +200,7 @@ class ReadonlyLedger:
             raise RegistryInconsistent(error.what, cause=error.cause, fix=error.fix) from error
 
     def production_number(self, model: str) -> int | None:
-        """Return the production version number, or None. The version itself is not read."""
+        """Return the number of the production version, or None; the version is not verified."""
         with self._database.read() as connection:
             return queries.load_pointer(connection, model).version
 
@@ -212,7 +211,7 @@ class ReadonlyLedger:
             return queries.load_version(connection, model, trail[-2]) if len(trail) > 1 else None
 
     def production_at(self, model: str, when: datetime) -> HistoryEntry | None:
-        """Return the move by which the production version at a given time was set, or None.
+        """Return the promotion or rollback that set the production version at a time, or None.
 
         Args:
             model: Name of the model.
@@ -224,9 +223,9 @@ class ReadonlyLedger:
         """
         validation.require_past(when, now=self._clock())
         with self._database.read() as connection:
-            names = queries.model_names(connection)
-            if model not in names:
-                raise validation.unknown_version_error(model, None, names)
+            model_names = queries.model_names(connection)
+            if model not in model_names:
+                raise validation.unknown_version_error(model, None, model_names)
             entries = queries.load_history(connection, model)
         moves = [entry for entry in entries if entry.revision is not None]
         return next((move for move in reversed(moves) if move.at <= when), None)
@@ -237,7 +236,7 @@ class ReadonlyLedger:
         """Return all changes and rejected attempts, oldest first.
 
         Args:
-            since: Start time; None for all.
+            since: Start time; None to return all.
             key: Key whose keyring verifies the signatures; None to skip verification.
         """
         keys = None if key is None else Keyring.load(key)

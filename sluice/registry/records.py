@@ -68,9 +68,9 @@ class LinkedReceipt(Record):
     """A receipt linked to a version."""
 
     receipt: Receipt
-    line: int = Field(
-        description="Number of the log line at which the receipt became the latest of its gate. It "
-        "orders receipts independently of the clock."
+    line_number: int = Field(
+        description="Number of the log line at which the receipt became the latest of its gate. "
+        "Receipts are sorted by this number, not by their times, because a clock may be wrong."
     )
 
 
@@ -93,8 +93,8 @@ class HistoryEntry(Record):
     actor: str
     reason: str
     receipt: str | None = Field(
-        description="Digest of the promotion receipt on which the action is based; of an approval, "
-        "the digest of its own receipt."
+        description="Digest of the promotion receipt on which the action is based; for an "
+        "approval, digest of the approval's receipt; None for other actions."
     )
     revision: int | None = Field(
         description="Revision of the pointer after the action; None if the pointer did not move."
@@ -109,7 +109,9 @@ class Promotion(Record):
     previous: int | None
     moved: bool = Field(description="False if the version was in production already.")
     revision: int
-    at: datetime | None = Field(description="Time at which the pointer moved; None if it did not.")
+    at: datetime | None = Field(
+        description="Time at which the pointer moved; None if it did not move."
+    )
     code: str = Field(
         "",
         description="After a rollback, sentences that say whether the current code is the code of "
@@ -157,7 +159,7 @@ class Approval(Record):
 
 
 class ApprovalStatus(Record):
-    """Requirement of an approval for the promotion of a version, and the recorded approval."""
+    """Whether the promotion of a version requires an approval, and which approval is recorded."""
 
     required: bool
     approval: Approval | None = Field(

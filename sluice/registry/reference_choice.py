@@ -8,9 +8,9 @@ from sluice.registry.records import Version
 def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str) -> Version | None:
     """Return the version that a candidate is compared with; None for the baseline.
 
-    This is the version in production. If the candidate itself is in production, the reference of
-    its recorded decision on this window is used, so that the gate returns the same decision again.
-    Without such a decision it is the baseline.
+    Usually the result is the version in production. If the candidate itself is in production, the
+    result is the reference of the recorded decision on the candidate and this window. The gate then
+    returns the same decision again. If no such decision is recorded, the reference is the baseline.
     """
     production = ledger.production(model)
     if production is None or production.candidate != candidate:

@@ -1,4 +1,4 @@
-"""Decorator with which the methods of the ledger record rejected attempts to change it."""
+"""Decorator for methods of the ledger: records attempts to change the registry that they reject."""
 
 import contextlib
 import functools
@@ -70,7 +70,8 @@ def records_refusals(
 
 def _attempt_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return model, versions, actor and reason of an attempt from the arguments of its method."""
-    # record_transition has the arguments "rollout" and "transition".
+    # The method record_transition has the arguments "rollout" and "transition". The arguments of
+    # the other methods have the names of the fields.
     rollout, transition = arguments.get("rollout"), arguments.get("transition")
     if isinstance(rollout, Rollout) and isinstance(transition, Transition):
         values: dict[str, Any] = {"model": rollout.model, "version": rollout.version}

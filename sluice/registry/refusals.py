@@ -1,9 +1,9 @@
 """Records of rejected attempts to change the registry, with actor and reason.
 
 Rejected attempts are not part of the log. An attempt may come from somebody without the key, and
-must not add an unsigned line, because that would block signed changes. The number of stored
-attempts is limited per day, action and error class, so that a large number of attempts neither
-fills the table nor hides attempts of another kind.
+must not add an unsigned line, because an unsigned line would block signed changes. The number of
+stored attempts is limited per day for each kind (action and error class). So a large number of
+attempts neither fills the table nor hides attempts of another kind.
 """
 
 from datetime import datetime, timedelta
@@ -19,14 +19,15 @@ from sluice.registry.tables import refusals
 
 AttemptedAction = Literal["register", "import", "promote", "rollback", "approve", "sign", "rollout"]
 
-MAX_PER_DAY = 200
-"""Maximum number of stored attempts of one kind within 24 hours. The last one states this limit."""
+MAX_ATTEMPTS_PER_DAY = 200
+"""Maximum number of stored attempts of one kind within 24 hours. The last attempt that is stored
+states this limit in ``refused_because``."""
 
 _MAX_TEXT_CHARS = 2000
-"""Maximum length of a stored reason; longer ones are cut [characters]."""
+"""Maximum length of a stored reason; a longer reason is cut [characters]."""
 
 _MAX_NAME_CHARS = 200
-"""Maximum length of a stored model or actor name; longer ones are cut [characters]."""
+"""Maximum length of a stored model or actor name; a longer name is cut [characters]."""
 
 
 class RefusedAttempt(Record):
@@ -41,7 +42,7 @@ class RefusedAttempt(Record):
     reason: str
     error: str = Field(description="Class of the error that rejected the attempt.")
     refused_because: str
-    key_id: str | None = Field(description="Id of the key in use; None without a key.")
+    key_id: str | None = Field(description="Id of the caller's signing key; None without a key.")
 
 
 def insert(connection: Connection, refusal: RefusedAttempt) -> None:
@@ -52,12 +53,13 @@ def insert(connection: Connection, refusal: RefusedAttempt) -> None:
         refusals.c.error == refusal.error,
     )
     count = int(connection.execute(count_recent).scalar_one())
-    if count >= MAX_PER_DAY:
+    if count >= MAX_ATTEMPTS_PER_DAY:
         return
     refused_because = _make_storable(refusal.refused_because, _MAX_TEXT_CHARS)
-    if count == MAX_PER_DAY - 1:
+    if count == MAX_ATTEMPTS_PER_DAY - 1:
         refused_because += (
-            f" (At most {MAX_PER_DAY} rejected attempts of this kind are recorded within 24 hours.)"
+            f" (At most {MAX_ATTEMPTS_PER_DAY} rejected attempts of this kind are recorded within "
+            "24 hours.)"
         )
     values = refusal.model_dump() | {
         "model": _make_storable(refusal.model, _MAX_NAME_CHARS),
@@ -69,7 +71,7 @@ def insert(connection: Connection, refusal: RefusedAttempt) -> None:
 
 
 def load(connection: Connection, *, since: datetime | None) -> list[RefusedAttempt]:
-    """Return the rejected attempts since a time (None for all), oldest first."""
+    """Return the rejected attempts since a time, oldest first; all if ``since`` is None."""
     columns = [column for column in refusals.c if column.name != "id"]
     query = sa.select(*columns).order_by(refusals.c.id)
     if since is not None:

@@ -8,9 +8,9 @@ from sluice.registry.records import HistoryEntry
 def production_trail(entries: Sequence[HistoryEntry]) -> tuple[int, ...]:
     """Return the versions to which successive rollbacks lead, in reverse order.
 
-    The last element is the version in production, the one before it is the target of the next
+    The last element is the version in production, the element before it is the target of the next
     rollback, and so on. A promotion appends its version. A rollback removes the last version. Until
-    this version is promoted again, it is also skipped where it occurs earlier. So a second rollback
+    this version is promoted again, its earlier occurrences are skipped, too. So a second rollback
     goes further back, and no rollback returns to a version that was rolled back.
 
     Args:

@@ -83,8 +83,10 @@ def insert_rollout(connection: Connection, transition: Transition, *, receipt: s
         connection.execute(sa.insert(rollout_heads).values(model=rollout.model, **head))
 
 
-def store_transition(connection: Connection, transition: Transition, *, revision: int) -> None:
-    """Store the result of a check if the rollout's revision is still ``revision``.
+def store_transition(
+    connection: Connection, transition: Transition, *, expected_revision: int
+) -> None:
+    """Store the result of a check if the stored rollout still has ``expected_revision``.
 
     Raises:
         RolloutConflict: The rollout was changed meanwhile, or a newer rollout was started.
@@ -95,13 +97,13 @@ def store_transition(connection: Connection, transition: Transition, *, revision
         .where(
             rollout_heads.c.model == rollout.model,
             rollout_heads.c.rollout == rollout.id,
-            rollout_heads.c.revision == revision,
+            rollout_heads.c.revision == expected_revision,
         )
         .values(revision=rollout.revision, state=rollout.model_dump_json())
     )
     if result.rowcount != 1:
-        raise _conflict_error(connection, rollout, revision)
-    if rollout.revision != revision:
+        raise _conflict_error(connection, rollout, expected_revision)
+    if rollout.revision != expected_revision:
         _append_transition(connection, transition)
 
 
@@ -118,12 +120,14 @@ def _append_transition(connection: Connection, transition: Transition) -> None:
     )
 
 
-def _conflict_error(connection: Connection, rollout: Rollout, revision: int) -> RolloutConflict:
+def _conflict_error(
+    connection: Connection, rollout: Rollout, expected_revision: int
+) -> RolloutConflict:
     newest_ids = load_rollout_ids(connection, rollout.model)[-1:]
     if newest_ids != [rollout.id]:
         return RolloutConflict(
-            f"The rollout of {rollout.model} version {rollout.version} is not the newest one of "
-            "this model.",
+            f"The rollout of {rollout.model} version {rollout.version} is not the newest rollout "
+            "of this model.",
             cause="A newer rollout was started.",
             fix="Read the newest rollout and decide on its current state.",
         )
@@ -137,7 +141,8 @@ def _conflict_error(connection: Connection, rollout: Rollout, revision: int) -> 
         )
     return RolloutConflict(
         f"The rollout of {rollout.model} version {rollout.version} was expected at transition "
-        f"{revision}, but is at {transitions[-1].rollout.revision if transitions else 'none'}.",
+        f"{expected_revision}, but is at "
+        f"{transitions[-1].rollout.revision if transitions else 'none'}.",
         cause=cause,
         fix="Read the rollout again and decide on its current state.",
     )

@@ -1,8 +1,9 @@
 """Rollouts in the registry: one active rollout per model, with every transition in the log.
 
-The state machine decides without writing anything. This module stores its transitions with
-compare-and-swap. The production pointer moves in the transaction that ends the rollout. If a crash
-prevents this transaction, the rollout still awaits promotion and can be finished later.
+The state machine of ``sluice.rollout`` decides, but writes nothing. This module stores the
+transitions with compare-and-swap. The production pointer moves in the transaction that ends the
+rollout. If a crash prevents this transaction, the rollout still awaits promotion and can be
+finished later.
 """
 
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class RolloutLedger(Ledger):
         """Return the last rollout of a model, in its state after the last check, or None.
 
         Raises:
-            IntegrityError: The rollout was changed, but not by Sluice.
+            IntegrityError: The rollout cannot be read, or does not match its last transition.
         """
         with self._database.read() as connection:
             return rollout_rows.load_last(connection, model)
@@ -81,27 +82,27 @@ class RolloutLedger(Ledger):
         Raises:
             RegistryInconsistent: See ``verified_traffic_split``.
         """
-        return self.verified_traffic_split(model, known_fingerprint=None).split
+        return self.verified_traffic_split(model, last_fingerprint=None).split
 
     def verified_traffic_split(
-        self, model: str, *, known_fingerprint: str | None
+        self, model: str, *, last_fingerprint: str | None
     ) -> VerifiedTrafficSplit:
         """Return the traffic split and the fingerprint of the verified state; polled by servers.
 
         Args:
             model: Name of the model.
-            known_fingerprint: Fingerprint of the last verification. While it is unchanged, the
-                verification is skipped. None to verify in any case.
+            last_fingerprint: Fingerprint from the last verification. If the registry still has this
+                fingerprint, the verification is skipped. None to verify in any case.
 
         Raises:
             RegistryInconsistent: Registry entries about the served versions contradict each other;
                 or the ledger has a key, and a line is not signed.
         """
-        if known_fingerprint is not None:
+        if last_fingerprint is not None:
             with self._database.read() as connection:
-                if production_check.compute_fingerprint(connection, model) == known_fingerprint:
+                if production_check.compute_fingerprint(connection, model) == last_fingerprint:
                     return VerifiedTrafficSplit(
-                        split=_traffic_split(connection, model), fingerprint=known_fingerprint
+                        split=_traffic_split(connection, model), fingerprint=last_fingerprint
                     )
         anchor = self._read_anchor()
         with self._database.read() as connection:
@@ -113,11 +114,11 @@ class RolloutLedger(Ledger):
             )
 
     def ensure_secret(self, model: str) -> None:
-        """Create the model's secret, which assigns users to arms, if it has none.
+        """Create the secret with which users of the model are assigned to arms, unless it exists.
 
-        A server calls this before it answers requests. All servers share the secret, and it never
-        changes: with a new secret, all users would be assigned again, and their earlier samples
-        could no longer be found and deleted.
+        A server calls this method before it answers requests. All servers share the secret, which
+        never changes. With a new secret, all users would be assigned again, and their earlier
+        samples could no longer be found and deleted.
 
         Raises:
             StorageError: The registry cannot be written.
@@ -164,9 +165,9 @@ class RolloutLedger(Ledger):
             settings: Settings of the rollout, fixed for its duration.
             actor: Actor for the record.
             reason: Reason for the record.
-            agreement: Agreement of both models' predictions on held-out rows; None if it was not
-                measured, in which case no guard compares predictions. It is stored in the same
-                transaction, so that no rollout runs without this guard after an interrupted start.
+            agreement: Agreement of both models' predictions on held-out rows. It is stored in the
+                transaction that starts the rollout, so that an interrupted start leaves no rollout
+                without it. None if it was not measured; no guard then compares predictions.
             gate_settings_digest: Digest of the gate, guard and suite settings under which the
                 verdict must have been issued; None to skip this check (manual start).
             approval_settings: See ``require_promotable``.
@@ -207,8 +208,8 @@ class RolloutLedger(Ledger):
                 approval_settings=approval_settings,
                 at=at,
             )
-            # One more than the epoch of the split in force, which also counts the changes by
-            # earlier rollouts; see ``split_in_force``.
+            # The epoch of the split in force, plus 1. It also counts the changes by earlier
+            # rollouts; see ``split_in_force``.
             epoch = pointer.revision + 1
             if last_rollout is not None:
                 epoch += last_rollout.epoch - last_rollout.pointer_revision
@@ -236,7 +237,7 @@ class RolloutLedger(Ledger):
     @spanned
     @records_refusals("rollout")
     def record_transition(self, rollout: Rollout, transition: Transition) -> None:
-        """Store a transition of ``rollout``. If its outcome is wait, store only the new evidence.
+        """Store a transition of ``rollout``; for the outcome wait, store only the new evidence.
 
         Raises:
             RolloutConflict: The rollout was changed since ``rollout`` was read.
@@ -249,7 +250,9 @@ class RolloutLedger(Ledger):
             )
         with self._write(transition.actor) as connection:
             queries.lock_model(connection, rollout.model, at=transition.at)
-            rollout_rows.store_transition(connection, transition, revision=rollout.revision)
+            rollout_rows.store_transition(
+                connection, transition, expected_revision=rollout.revision
+            )
 
     @spanned
     @records_refusals("rollout")
@@ -262,15 +265,16 @@ class RolloutLedger(Ledger):
         gate_settings_digest: str | None = None,
         approval_settings: ApprovalSettings | None = None,
     ) -> Transition:
-        """Promote the challenger of a rollout after all its steps passed. May be repeated.
+        """Promote the challenger of a rollout after all steps passed; repeated calls do no harm.
 
-        The pointer and the rollout change in one transaction. If the evidence no longer allows the
-        promotion, or the challenger is damaged, the rollout is rolled back, and its transition says
-        why. If only a required approval is missing, the rollout still awaits promotion. An approval
-        that was valid when the rollout started does not expire during the rollout. The rollout
-        also awaits promotion if the challenger was trained with code that differs from the code of
-        this process. This is no fault of the challenger, because servers with its code can serve
-        it.
+        The pointer and the rollout change in one transaction. The rollout is rolled back, and its
+        transition says why, if the evidence no longer allows the promotion, or if the challenger is
+        damaged. The rollout still awaits promotion after one of these errors:
+
+        - A required approval is missing. An approval that was valid when the rollout started does
+          not expire during the rollout.
+        - This process has other code than the training of the challenger. Servers with the right
+          code can still serve the challenger.
 
         Args:
             model: Name of the model.
@@ -291,19 +295,20 @@ class RolloutLedger(Ledger):
                 concurrently.
             RegistryInconsistent: The registry is inconsistent about the production version.
             CodeMismatch, UntrustedCode: The challenger cannot be loaded by the code of this
-                process. Repeat the call where it can.
-            GateBlocked: The key does not belong to the actor.
+                process. Repeat the call in a checkout of the challenger's code.
+            GateBlocked: The signing key does not belong to the actor.
         """
         if self._keys is not None:
-            # Checked here, because a GateBlocked in the promotion below rolls the challenger back.
+            # The key is checked before the promotion, which would roll the challenger back after
+            # a GateBlocked.
             self._keys.require_own_actor(actor)
         with self._database.read() as connection:
-            rollout = _require_no_steps_left(connection, model)
+            rollout = _load_completed_rollout(connection, model)
             if rollout.is_over:
                 return rollout_rows.load_transitions(connection, rollout.id)[-1]
             production_check.require_consistent(connection, model, [rollout.production_version])
         try:
-            return self._promote_completed(
+            return self._promote_challenger(
                 rollout,
                 actor=actor,
                 store=store,
@@ -323,7 +328,7 @@ class RolloutLedger(Ledger):
         self.record_transition(rollout, transition)
         return transition
 
-    def _promote_completed(
+    def _promote_challenger(
         self,
         rollout: Rollout,
         *,
@@ -351,12 +356,16 @@ class RolloutLedger(Ledger):
         at: datetime = self._clock()
         reason = f"every step of rollout {rollout.id[:12]} passed"
         transition = transitions.promote(
-            rollout, now=at, actor=actor, reason=f"{reason[:1].upper()}{reason[1:]}."
+            rollout,
+            now=at,
+            actor=actor,
+            reason=f"Every step of rollout {rollout.id[:12]} passed.",
         )
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
-            # Loading takes seconds. A newer verdict may have been stored meanwhile.
+            # The evidence is checked again, because loading takes seconds, and a newer verdict may
+            # have been stored meanwhile.
             promotion_digest = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
@@ -377,7 +386,9 @@ class RolloutLedger(Ledger):
                 reason=reason,
                 receipt=promotion_digest,
             )
-            rollout_rows.store_transition(connection, transition, revision=rollout.revision)
+            rollout_rows.store_transition(
+                connection, transition, expected_revision=rollout.revision
+            )
         return transition
 
 
@@ -394,7 +405,11 @@ def _traffic_split(connection: Connection, model: str) -> TrafficSplit | None:
 
 
 def _load_last_rollout(connection: Connection, model: str) -> Rollout | None:
-    """Return the last rollout of a model; raise RegistryInconsistent if it was manipulated."""
+    """Return the last rollout of a model.
+
+    Raises:
+        RegistryInconsistent: The stored rollout cannot be read or was manipulated.
+    """
     try:
         return rollout_rows.load_last(connection, model)
     except IntegrityError:
@@ -420,8 +435,8 @@ def _require_other_production(
     return queries.load_version(connection, version.model, pointer.version)
 
 
-def _require_no_steps_left(connection: Connection, model: str) -> Rollout:
-    """Return the last rollout of a model, which must await promotion or be over."""
+def _load_completed_rollout(connection: Connection, model: str) -> Rollout:
+    """Return the last rollout of a model; reject a rollout with steps that did not pass yet."""
     rollout = rollout_rows.load_last(connection, model)
     if rollout is None:
         raise UnknownVersion(f"{model} has had no rollout.", fix="Start a rollout first.")
@@ -429,7 +444,7 @@ def _require_no_steps_left(connection: Connection, model: str) -> Rollout:
         raise RolloutConflict(
             f"The rollout of {model} version {rollout.version} is {rollout.phase} at step "
             f"{rollout.step + 1} of {len(rollout.settings.steps)}.",
-            fix="Promote it after its last step has passed.",
+            fix="Promote the version after its last step has passed.",
         )
     return rollout
 

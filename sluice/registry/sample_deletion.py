@@ -18,9 +18,9 @@ from sluice.base.settings import Record
 from sluice.registry.client_secret import client_of, client_pseudonym, find_secret
 from sluice.registry.tables import samples
 
-_MAX_ROWS_PER_PASS = 200
-"""Maximum number of samples that are checked for expiry at each report of a server, which is about
-once a second."""
+_MAX_ROWS_PER_REPORT = 200
+"""Maximum number of samples that are checked for expiry at each report of a server. A server sends
+about one report per second."""
 
 
 class ErasureReport(Record):
@@ -34,12 +34,12 @@ class ErasureReport(Record):
     pairs: int = Field(description="Number of deleted samples with predictions of both arms.")
     awaiting_label: int = Field(
         description="Number of deleted pairs to which a label could be joined: the first pair of "
-        "each row with a key."
+        "each row key."
     )
     kept: int = Field(description="Number of remaining samples of the model.")
     unnamed: int = Field(
-        description="Number of remaining samples whose user is unknown, because an older version "
-        "of Sluice stored them without it."
+        description="Number of remaining samples whose user is unknown. An older version of Sluice "
+        "stored these samples without the user."
     )
 
 
@@ -52,14 +52,14 @@ def erase_user(connection: Connection, model: str, user: str) -> ErasureReport:
         user: User key, which clients send in the field ``user``.
     """
     if connection.dialect.name == "sqlite":
-        # Overwrites deleted data, which SQLite otherwise keeps in free pages.
+        # With this setting, SQLite overwrites deleted data instead of keeping it in free pages.
         connection.exec_driver_sql("PRAGMA secure_delete = ON")
     is_of_model = samples.c.model == model
     secret = find_secret(connection, model)
     deleted_rows: Sequence[Any] = ()
     if secret:
-        # Other fields cannot match: quotes inside JSON strings are escaped. The pseudonym is
-        # hexadecimal, so it needs no escaping.
+        # Only the field "client" can match, because quotes inside JSON strings are escaped. The
+        # pseudonym is hexadecimal, so it needs no escaping.
         pseudonym = client_pseudonym(client_of(user, ""), secret=secret)
         is_of_user = samples.c.payload.contains(f'"client":"{pseudonym}"')
         deleted_rows = connection.execute(
@@ -95,12 +95,12 @@ def delete_expired(connection: Connection, model: str, *, before: datetime) -> N
         .where(samples.c.model == model)
         .order_by(samples.c.id)
     )
-    first = connection.execute(oldest_first.limit(1)).first()
-    if first is None or not _is_older(first.payload, before):
+    oldest_row = connection.execute(oldest_first.limit(1)).first()
+    if oldest_row is None or not _is_older(oldest_row.payload, before):
         return
     expired_ids = [
         row.id
-        for row in connection.execute(oldest_first.limit(_MAX_ROWS_PER_PASS))
+        for row in connection.execute(oldest_first.limit(_MAX_ROWS_PER_REPORT))
         if _is_older(row.payload, before)
     ]
     connection.execute(sa.delete(samples).where(samples.c.id.in_(expired_ids)))

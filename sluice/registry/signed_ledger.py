@@ -26,7 +26,7 @@ from sluice.registry.unsigned_lines import UnsignedLine
 
 
 class SignedLedger(RefusalRecordingLedger):
-    """Ledger that signs its changes if it has a key, with ``sign`` and ``approve``."""
+    """Ledger that signs its changes if it has a key; adds the methods ``sign`` and ``approve``."""
 
     @contextlib.contextmanager
     def _write(self, actor: str | None = None) -> Iterator[Connection]:
@@ -43,8 +43,8 @@ class SignedLedger(RefusalRecordingLedger):
         signer = "" if keys is None else keys.require_own_actor(actor)
         # The anchor is written when its context is exited, which is after the commit.
         with contextlib.ExitStack() as anchor_writing, self._database.write() as connection:
-            # Locked before everything else, so that nobody can append a line between the check and
-            # the signature.
+            # The head is locked first, so that nobody can append a line between the check and the
+            # signature.
             head = log.lock_head(connection)
             if keys is not None:
                 log_signatures.require_signed(connection, keys, head, anchor=anchor)
@@ -64,8 +64,9 @@ class SignedLedger(RefusalRecordingLedger):
     def _require_valid_chain(self, connection: Connection) -> None:
         """Reject a signed move of the production pointer if any line of the log was changed.
 
-        Called in the transaction that moves the pointer. The rows are also checked before the
-        weights are loaded, but loading takes seconds, in which they could be changed.
+        The caller calls this method in the transaction that moves the pointer. The rows were also
+        checked before the weights were loaded, but loading takes seconds, and somebody could change
+        rows meanwhile.
         """
         if self._keys is not None:
             log_signatures.require_valid_chain(connection)
@@ -73,7 +74,7 @@ class SignedLedger(RefusalRecordingLedger):
     def unsigned_lines(self) -> tuple[log.LogHead, list[UnsignedLine]]:
         """Return the head of the log and every line that is not signed by a known key.
 
-        The rows are verified against the log, so a signature of this head covers exactly the
+        The rows are verified against the log, so a bridge signature of this head covers exactly the
         returned lines.
 
         Raises:
@@ -81,15 +82,16 @@ class SignedLedger(RefusalRecordingLedger):
         """
         with self._database.read() as connection:
             log_signatures.require_no_findings(log_verification.check(connection))
-            since = log_signatures.last_signed_line(connection, self._require_keys())
-            return log.load_head(connection), unsigned_lines.describe_lines(connection, since=since)
+            last_signed_line = log_signatures.last_signed_line(connection, self._require_keys())
+            lines = unsigned_lines.describe_lines(connection, after_line=last_signed_line)
+            return log.load_head(connection), lines
 
     @records_refusals("sign")
-    def sign(self, expected: log.LogHead, *, actor: str) -> log.LogHead:
+    def sign(self, reviewed_head: log.LogHead, *, actor: str) -> log.LogHead:
         """Sign the unsigned lines after a person has reviewed them; return the signed head.
 
         Args:
-            expected: Head of the log when the person reviewed the lines.
+            reviewed_head: Head of the log when the person reviewed the lines.
             actor: Person who takes responsibility for the lines.
 
         Raises:
@@ -101,11 +103,11 @@ class SignedLedger(RefusalRecordingLedger):
         signer = keys.require_own_actor(actor)
         with contextlib.ExitStack() as anchor_writing, self._database.write() as connection:
             head = log.lock_head(connection)
-            if head != expected:
+            if head != reviewed_head:
                 raise GateBlocked(
-                    f"The log ended with line {expected.num_lines} ({short(expected.digest)}) when "
-                    f"you reviewed it, and now ends with line {head.num_lines} "
-                    f"({short(head.digest)}).",
+                    f"The log ended with line {reviewed_head.num_lines} "
+                    f"({short(reviewed_head.digest)}) when you reviewed it, and now ends with line "
+                    f"{head.num_lines} ({short(head.digest)}).",
                     fix="Review the new lines and sign again.",
                 )
             log_signatures.require_anchor_match(connection, keys, head, anchor=anchor)
@@ -125,7 +127,7 @@ class SignedLedger(RefusalRecordingLedger):
     @spanned
     @records_refusals("approve")
     def approve(self, model: str, version: int, *, actor: str, reason: str) -> Receipt:
-        """Record a person's approval of a promotion, and sign it where actors have keys.
+        """Record a person's approval of a promotion; sign it if the keyring lists actors' keys.
 
         The approval is valid for the current promotion receipt and the next move of the pointer.
         After a newer verdict or any move of the pointer, a new approval is required.

@@ -41,7 +41,7 @@ class VerifyingKey(Protocol):
 
     @property
     def key_id(self) -> str:
-        """Return the id of the key, which does not reveal a secret."""
+        """Return the id of the key. A secret cannot be derived from the id."""
 
     def verify(self, signature: str, purpose: str, text: str) -> bool:
         """Return whether the signature was made with this key."""
@@ -66,8 +66,8 @@ class SigningKey:
         """Read a key file: an Ed25519 private key in PEM format, or random bytes.
 
         Raises:
-            SettingsError: The file cannot be read, its permissions are too wide, it is too short,
-                or it is in PEM format without an Ed25519 private key.
+            SettingsError: The file cannot be read, is accessible to other users, is too short, or
+                is in PEM format without an Ed25519 private key.
         """
         try:
             secret = path.read_bytes()
@@ -90,7 +90,7 @@ class SigningKey:
 
     @property
     def key_id(self) -> str:
-        """Id of the key, which does not reveal the secret."""
+        """Id of the key. The secret cannot be derived from the id."""
         return self.sign("key id", "")[:16]
 
     def sign(self, purpose: str, text: str) -> str:
@@ -173,8 +173,8 @@ class Ed25519VerifyingKey:
     @property
     def key_id(self) -> str:
         """Id of the key, the same for the private and the public key."""
-        raw = self.key.public_bytes(Encoding.Raw, PublicFormat.Raw)
-        return hashlib.sha256(b"sluice key id\n" + raw).hexdigest()[:16]
+        raw_bytes = self.key.public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return hashlib.sha256(b"sluice key id\n" + raw_bytes).hexdigest()[:16]
 
     def verify(self, signature: str, purpose: str, text: str) -> bool:
         """Return whether the signature was made with the private key."""

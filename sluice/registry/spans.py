@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def spanned(method: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a method of the ledger in a span with attributes of its result."""
+    """Wrap a method of the ledger in a span whose attributes are fields of the method's result."""
     name = f"registry.{method.__name__}"
 
     @functools.wraps(method)
@@ -22,7 +22,7 @@ def spanned(method: Callable[P, R]) -> Callable[P, R]:
         with spans.span(name) as result_span:
             result = method(*args, **kwargs)
             if result_span.traceparent:
-                # record_transition returns nothing; its last argument is the transition.
+                # record_transition returns nothing. Its last argument, the transition, is used.
                 _set_result_attributes(result_span, result if result is not None else args[-1])
         return result
 

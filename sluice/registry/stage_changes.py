@@ -14,7 +14,16 @@ from sluice.registry.records import Version, VersionState
 def record_stage_change(
     connection: Connection, version: Version, *, old_state: VersionState, at: datetime, actor: str
 ) -> None:
-    """Append a history entry if new receipts changed a version between dev and staging."""
+    """Append a history entry if new receipts changed the state of a version to dev or staging.
+
+    Args:
+        connection: Connection of the caller's transaction.
+        version: Version in its new state.
+        old_state: State before the receipts were linked. Nothing is recorded unless the version
+            changed from dev to staging or back.
+        at: Time for the history.
+        actor: Actor for the history.
+    """
     if {old_state, version.state} != {"dev", "staging"}:
         return
     linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)

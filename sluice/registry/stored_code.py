@@ -1,12 +1,12 @@
 """A version's source code, stored as an artifact and loaded from there on explicit request.
 
 The artifact is a zip archive of Python sources with a manifest, without compiled code or pickles.
-Equal sources give equal bytes. Loading the code runs it with the permissions of the process, so
+Equal sources give equal bytes. Loading the code executes it with the permissions of the process, so
 callers load it only if a person requested it.
 
-The stored modules have the same names as the modules of the checkout. The modules of the checkout
-are removed from ``sys.modules`` during the import, and restored afterwards. Classes that were
-loaded from stored modules continue to use the stored modules.
+The stored modules have the same names as the modules of the checkout. While stored modules are
+imported, the modules of the checkout are removed from ``sys.modules``, and restored afterwards.
+Classes that were loaded from stored modules continue to use the stored modules.
 """
 
 import ast
@@ -28,7 +28,7 @@ from sluice.base.digests import digest_bytes, short
 from sluice.base.errors import ContractError, IntegrityError
 
 CodeSource = Literal["current", "stored"]
-"""Code with which a version is loaded: the code of the checkout, or the code stored with it."""
+"""Code with which a version is loaded: code of the checkout, or code stored with the version."""
 
 CODE_ROLE = "code"
 """Role of the code archive among the artifacts of a version."""
@@ -93,8 +93,8 @@ def unpack_code(content: bytes) -> dict[str, StoredModule]:
 def use_stored_modules(modules: Mapping[str, StoredModule]) -> Iterator[None]:
     """Context in which imports of the stored packages use the stored modules.
 
-    Stored modules that import each other inside functions are rejected: such an import runs after
-    the block, and would find the module of the checkout.
+    A stored module that imports another stored module inside a function is rejected. Such an import
+    may run after the context, and would then find the module of the checkout.
 
     Args:
         modules: Modules by dotted name.
@@ -135,17 +135,17 @@ def _reject_late_imports(modules: Mapping[str, StoredModule], packages: set[str]
                 ]
                 if late_imports:
                     raise ContractError(
-                        f"The stored module {name} imports {late_imports[0] or 'a sibling'} inside "
-                        "a function, so it cannot be loaded separately from this checkout.",
+                        f"The stored module {name} imports {late_imports[0] or 'a sibling module'} "
+                        "inside a function, so it cannot be loaded separately from this checkout.",
                         cause="The import would find the module of the checkout, not the stored "
-                        "one.",
+                        "module.",
                         fix="Serve from a checkout of the version's commit. For later versions, "
                         "move such imports to the top of the module.",
                     )
 
 
 def _imported_modules(node: ast.AST) -> Sequence[str]:
-    """Return the modules that a statement imports; "" for a relative import."""
+    """Return the names of the modules that a statement imports; "" for a relative import."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -193,6 +193,7 @@ class _StoredModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.InspectLoa
         return compile(source, file_name, "exec", dont_inherit=True)
 
     def _is_parent(self, fullname: str) -> bool:
+        """Return whether a name is a package that contains a stored module."""
         return any(name.startswith(f"{fullname}.") for name in self._modules)
 
     def _file_name(self, fullname: str) -> str:

@@ -15,14 +15,14 @@ from sluice.workloads.workload import WorkloadSettings
 class RemovedSetting:
     """A setting that stored versions may have, although the settings class no longer has it."""
 
-    owner: str
+    settings_class_path: str
     """Import path of the settings class that had the setting. Subclasses had it as well."""
 
     name: str
     """Name of the setting."""
 
     affects_row_order: bool = False
-    """Whether the setting determined the order of rows, and thus the rows used for training."""
+    """Whether the setting determined the order of rows, and thus which rows were training rows."""
 
     effect: str
     """Effect on a version that was trained with the setting, as a sentence."""
@@ -30,7 +30,7 @@ class RemovedSetting:
 
 REMOVED_SETTINGS = (
     RemovedSetting(
-        owner="sluice.workloads.digits:DigitsSettings",
+        settings_class_path="sluice.workloads.digits:DigitsSettings",
         name="order_seed",
         affects_row_order=True,
         effect="Its rows had another order, so its folds differ from the current folds. Its "
@@ -51,15 +51,15 @@ def migrate_settings(
         settings_type: Current settings class of the workload.
 
     Returns:
-        The other settings, for ``settings_type.parse``, which still rejects unknown names; and the
-        entries of ``REMOVED_SETTINGS`` whose settings were omitted.
+        The remaining settings, in which ``settings_type.parse`` still rejects unknown names; and
+        the entries of ``REMOVED_SETTINGS`` whose settings were omitted.
     """
-    owners = {f"{cls.__module__}:{cls.__qualname__}" for cls in settings_type.__mro__}
+    settings_class_paths = {f"{cls.__module__}:{cls.__qualname__}" for cls in settings_type.__mro__}
     omitted_settings = tuple(
         setting
         for setting in REMOVED_SETTINGS
         if setting.name in stored_settings
-        and setting.owner in owners
+        and setting.settings_class_path in settings_class_paths
         and setting.name not in settings_type.model_fields  # a user's class may define it again
     )
     omitted_names = {setting.name for setting in omitted_settings}

@@ -1,4 +1,4 @@
-"""Checks that the registry's tables are plain tables, so that every reader gets the same rows.
+"""Checks that the registry's tables are ordinary tables, so that every reader gets the same rows.
 
 A view in place of a table could return other rows to the verification than to the readers of a
 version. In PostgreSQL, rewrite rules, row policies and inheritance can have the same effect.
@@ -32,7 +32,7 @@ SELECT lower(name) AS relname, type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'
 FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) IN :names ORDER BY 1
 """
 _QUERIES = {"postgresql": _POSTGRESQL_CATALOG, "sqlite": _SQLITE_CATALOG}
-_PROBLEMS = {
+_PROBLEM_BY_COLUMN = {
     "has_rules": "has rewrite rules",
     "has_policies": "shows some rows to some users only (row level security)",
     "is_inherited": "takes part in table inheritance",
@@ -47,15 +47,15 @@ def load_relations(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def check(connection: Connection) -> Iterator[RegistryFinding]:
-    """Yield a finding for each table of the registry that is not a plain table.
+    """Yield a finding for each table of the registry that is not an ordinary table.
 
     Cost:
         One query.
     """
     for row in load_relations(connection):
         values = row._mapping
-        problems = [] if values["is_table"] else ["is not a plain table"]
-        problems += [text for name, text in _PROBLEMS.items() if values.get(name)]
+        problems = [] if values["is_table"] else ["is not an ordinary table"]
+        problems += [text for name, text in _PROBLEM_BY_COLUMN.items() if values.get(name)]
         if problems:
             yield RegistryFinding(
                 model="",
@@ -63,5 +63,6 @@ def check(connection: Connection) -> Iterator[RegistryFinding]:
                 problem="table",
                 what=f"{row.relname} {' and '.join(problems)}, so reads may not return the rows "
                 "that were written.",
-                fix="Find out who changed it and why, and restore the database from a backup.",
+                fix="Find out who changed the table and why, and restore the database from a "
+                "backup.",
             )

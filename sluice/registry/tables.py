@@ -26,7 +26,7 @@ SCHEMA_VERSION = 6
 """Version of the database schema, to which older databases are migrated."""
 
 PRODUCTION = "production"
-"""Name of the pointer to the version in production."""
+"""Name of the pointer to the version in production, the only pointer of a model."""
 
 _NAME = String(200)
 DIGEST_LENGTH = 64
@@ -42,7 +42,7 @@ class UtcTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """Return the text to store; times without a time zone are a programming error."""
+        """Return the text to store; a time without a time zone is a programming error."""
         if value is None:
             return None
         assert value.tzinfo is not None, "the ledger's clock must return time-zone-aware times"
@@ -105,9 +105,9 @@ receipts = Table(
     Column("recorded_at", UtcTime, nullable=False),
 )
 
-# One row each time a receipt is recorded. A gate may fail, pass, and then fail with the same
-# receipt as the first time. The receipt is stored and linked to a version only once, so the order
-# of these rows shows that the latest outcome is fail.
+# One row for each time that a receipt is recorded. A gate may fail, pass, and then fail with the
+# same receipt as the first time. This receipt is stored and linked to a version only once, but the
+# order of these rows shows that the latest outcome is fail.
 recordings = Table(
     "sluice_recordings",
     metadata,
@@ -166,8 +166,7 @@ history = Table(
     Column("actor", String(200), nullable=False),
     Column("reason", Text, nullable=False),
     Column("receipt", _DIGEST, ForeignKey("sluice_receipts.digest"), nullable=True),
-    # Revision of the pointer after this entry; null if the entry did not move the pointer. Unique,
-    # so that no two moves have the same revision.
+    # Revision of the pointer after this entry; null if the entry did not move the pointer.
     Column("revision", Integer, nullable=True),
     ForeignKeyConstraint(
         ["model", "to_version"], ["sluice_versions.model", "sluice_versions.number"]
@@ -191,9 +190,9 @@ imported_receipts = Table(
     sqlite_autoincrement=True,
 )
 
-# Lineage of a local training of a candidate that was imported before. It replaces the imported
-# lineage, which may be wrong in everything that the candidate digest does not cover.
-own_lineages = Table(
+# Lineage of the local training of a candidate that was imported before. It replaces the imported
+# lineage, because everything that the candidate digest does not cover may be wrong there.
+local_lineages = Table(
     "sluice_own_lineages",
     metadata,
     Column("model", _NAME, primary_key=True),
@@ -226,8 +225,8 @@ rollout_transitions = Table(
     Column("payload", Text, nullable=False),  # the whole transition with its evidence
 )
 
-# Last rollout of a model, in its state after the last check. Like the pointer, the row is mutable:
-# a check without a transition only updates this row. Phase changes are transitions.
+# Last rollout of a model, in its state after the last check. Like the pointer, this row is mutable.
+# Every check updates the row. A check that changes the phase also adds a transition.
 rollout_heads = Table(
     "sluice_rollout_heads",
     metadata,
@@ -263,8 +262,8 @@ samples = Table(
     Column("id", Integer, primary_key=True),
     Column("model", _NAME, nullable=False, index=True),
     Column("rollout", _DIGEST, nullable=True, index=True),
-    # Key of the row of data. Set only in the first sample with predictions of both arms for this
-    # row, because the row's label is joined to that sample. Null in all other samples.
+    # Index label of the predicted row. Set only in the first sample with predictions of both arms
+    # for this row, because its target is joined to that sample. Null in all other samples.
     Column("row_key", _NAME, nullable=True),
     Column("payload", Text, nullable=False),
     UniqueConstraint("rollout", "row_key"),
@@ -317,13 +316,14 @@ signatures = Table(
     # The signature covers the lines after line ``since``, up to ``line``, so that a removed
     # signature leaves a gap. Null in signatures from before schema 6.
     Column("since", Integer, nullable=True),
-    # "change", or "bridge" if it was signed after a manual review.
+    # "change" for the lines of one change, "bridge" for lines that a person reviewed and signed
+    # later. Null in signatures from before schema 6.
     Column("kind", String(10), nullable=True),
     Column("actor", String(200), nullable=True),
 )
 
-# Rejected attempts, with actor and reason. They are not in the log: an attempt may come from
-# somebody without the key, and an unsigned line would block signed changes.
+# Rejected attempts, with actor and reason. They are not in the log, because an attempt may come
+# from somebody without the key, and an unsigned line would block signed changes.
 refusals = Table(
     "sluice_refusals",
     metadata,
@@ -337,7 +337,7 @@ refusals = Table(
     Column("reason", Text, nullable=False),
     Column("error", String(40), nullable=False),  # class of the error
     Column("refused_because", Text, nullable=False),
-    Column("key_id", String(16), nullable=True),  # key in use; null without one
+    Column("key_id", String(16), nullable=True),  # signing key in use; null without a key
     sqlite_autoincrement=True,
 )
 
@@ -363,7 +363,7 @@ LOGGED_TABLES = (
     history,
     rollouts,
     rollout_transitions,
-    own_lineages,
+    local_lineages,
 )
 """Tables whose rows all have a line in the log. A migration logs them in this order."""
 

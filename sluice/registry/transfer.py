@@ -47,7 +47,7 @@ def export_version(
         ledger: Ledger with the version.
         model: Name of the model.
         number: Number of the version.
-        store: Store of its artifacts; each is verified when it is read.
+        store: Store of the version's artifacts; each artifact is verified when it is read.
         target: Path of the file; an existing file is replaced.
         key: Key of the registry that signs the file; None to omit this signature.
         private_key: Ed25519 key of the exporter that signs the file; None to omit this signature.
@@ -94,9 +94,14 @@ def import_version(
 ) -> ImportedVersion:
     """Import the version of a file in state dev, after verifying the whole file.
 
-    No code in the file is executed or imported. The code that the version names must belong to
-    Sluice, to the shipped pipeline of the same name or to a version that was trained here, or be
-    trusted. The history records the accepted and trusted import paths.
+    No code in the file is executed or imported. Each import path that the version names must be
+
+    - a class of Sluice,
+    - used by the shipped pipeline (a pipeline file that is part of Sluice) of the same name,
+    - used by a version of the model that was trained here, or
+    - in ``trusted_paths``.
+
+    The history records the accepted and trusted import paths.
 
     Args:
         ledger: Ledger that stores the version under the next number of its model.
@@ -106,7 +111,6 @@ def import_version(
         key: If given, the file must be signed with this key.
         trusted_keys: If given, the file must have an Ed25519 signature with one of these keys.
         local_paths_of: Returns the import paths that the shipped pipeline of a given name uses.
-            Import paths of versions that were trained here are accepted as well.
         trusted_paths: Import paths that the user trusts, including the modules stored in the file.
         limits: Limits for everything that the author of the file chooses.
 
@@ -127,14 +131,14 @@ def import_version(
         raise IntegrityError(
             f"{source.name} was changed since its export: {problem}.",
             cause="Data, config, settings, code or weights were changed in transit.",
-            fix="Export it again; nothing was imported.",
+            fix="Export the version again. Nothing was imported.",
         )
     require_consistent_lineage(lineage.model, lineage)  # before anything is stored
     local_paths = {
         *local_paths_of(lineage.model),
         *local_code_paths(ledger.versions(lineage.model)),
     }
-    code = accept_code(lineage, local_paths=local_paths, trusted_paths=trusted_paths)
+    code_acceptance = accept_code(lineage, local_paths=local_paths, trusted_paths=trusted_paths)
     for content in file.artifacts.values():
         store.put(content)
     first_entry = next(
@@ -147,6 +151,6 @@ def import_version(
         actor=actor,
         reason=f"imported from {source.name}: version {exported_version.number} of its "
         f"registry{registered_text}; SHA-256 {file.digest}; {file.signed_by}",
-        code=code,
+        code=code_acceptance,
     )
     return ImportedVersion(version=result.version, created=result.created, signed_by=file.signed_by)

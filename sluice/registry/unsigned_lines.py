@@ -1,6 +1,7 @@
 """Describes the unsigned lines of the log for a person who reviews them."""
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +26,7 @@ _DIGEST_COLUMNS = ("receipt", "candidate")
 
 
 class UnsignedLine(Record):
-    """One line of the log that is not signed yet."""
+    """A line of the log that is not signed yet, and a description of its row."""
 
     line: int = Field(description="Number of the line.")
     at: datetime | None = Field(description="Time of the change according to the row, UTC.")
@@ -33,8 +34,8 @@ class UnsignedLine(Record):
     what: str = Field(description="Description of the added row.")
 
 
-def describe_lines(connection: Connection, *, since: int) -> list[UnsignedLine]:
-    """Return descriptions of all lines of the log after line number ``since``, in order.
+def describe_lines(connection: Connection, *, after_line: int) -> list[UnsignedLine]:
+    """Return descriptions of all lines of the log after line number ``after_line``, in order.
 
     Raises:
         IntegrityError: The row of a line is missing, or its table is not part of the registry.
@@ -42,7 +43,7 @@ def describe_lines(connection: Connection, *, since: int) -> list[UnsignedLine]:
     tables = {table.name: table for table in LOGGED_TABLES}
     lines = connection.execute(
         sa.select(log.c.number, log.c.entity, log.c.key)
-        .where(log.c.number > since)
+        .where(log.c.number > after_line)
         .order_by(log.c.number)
     ).all()
     return [
@@ -52,23 +53,23 @@ def describe_lines(connection: Connection, *, since: int) -> list[UnsignedLine]:
 
 
 def _describe(
-    connection: Connection, number: int, entity: str, key_text: str, table: Table | None
+    connection: Connection, line_number: int, table_name: str, key_text: str, table: Table | None
 ) -> UnsignedLine:
     row: Row[Any] | None = None
     if table is not None:
-        key = zip(table.primary_key, json.loads(key_text), strict=True)
-        query = sa.select(table).where(*(column == value for column, value in key))
+        key_columns = zip(table.primary_key, json.loads(key_text), strict=True)
+        query = sa.select(table).where(*(column == value for column, value in key_columns))
         row = connection.execute(query).first()
     if table is None or row is None:
         raise IntegrityError(
-            f"Line {number} of the log refers to {entity} {key_text}, which is missing.",
+            f"Line {line_number} of the log refers to {table_name} {key_text}, which is missing.",
             cause="The registry's database was edited manually or damaged.",
             fix="Restore the database from a backup.",
         )
     values = row._mapping
     time_column = next(column.name for column in table.c if isinstance(column.type, UtcTime))
     return UnsignedLine(
-        line=number,
+        line=line_number,
         at=values[time_column],
         actor=_escape_controls(values.get("actor", "")),
         what=_escape_controls(_describe_row(table, values, key_text)),
@@ -76,14 +77,15 @@ def _describe(
 
 
 def _escape_controls(text: str) -> str:
-    """Escape control characters, because an attacker may have written the text.
+    """Return a text in which control characters are escaped.
 
-    On a terminal, control characters could hide or change what is printed.
+    An attacker may have written the text, and control characters could hide or change what a
+    terminal prints.
     """
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _describe_row(table: Table, values: Any, key_text: str) -> str:
+def _describe_row(table: Table, values: Mapping[Any, Any], key_text: str) -> str:
     if table is history:
         from_text = (
             "" if values["from_version"] is None else f" from version {values['from_version']}"

@@ -32,15 +32,16 @@ RESULT_FIELDS = {
 """Fields of a member that contain results of its training, which follow from its weights."""
 
 RESULT_TOLERANCE = 1e-4
-"""Maximum relative difference between results of the same weights on different machines, which sum
-in different orders; it is also the maximum absolute difference of results near 0."""
+"""Maximum relative difference between results of the same weights on different machines, and
+maximum absolute difference of results near 0. Results differ, because machines sum in different
+orders."""
 
 MAX_LISTED_DIFFERENCES = 3
 """Maximum number of differences listed in a message or a history entry."""
 
 
 def require_consistent_lineage(model: str, lineage: Lineage) -> None:
-    """Reject a lineage of another model, or one whose parts do not match its candidate digest."""
+    """Reject a lineage of another model, or a lineage whose content does not match its digests."""
     name_problem = find_name_problem(model)
     if name_problem:
         raise ContractError(
@@ -49,7 +50,7 @@ def require_consistent_lineage(model: str, lineage: Lineage) -> None:
         )
     if lineage.model != model:
         raise ContractError(
-            f"A lineage of model {model!r} is required, got one of {lineage.model!r}.",
+            f"A lineage of model {model!r} is required, got a lineage of model {lineage.model!r}.",
             fix="Register a candidate under the name of the pipeline that trained it.",
         )
     problem = lineage.find_contradiction()
@@ -81,8 +82,8 @@ def require_same_results(imported_lineage: Lineage, new_lineage: Lineage) -> Non
     file. Without this check, a trusted or signed second file would seem to confirm these results.
 
     Raises:
-        ContractError: Results, the reference, the parts of the code, or an artifact differ. Logs,
-            times and the machine may differ.
+        ContractError: Results, the reference, the code identity, or an artifact differ. Logs, times
+            and the machine may differ.
     """
     differences = _result_differences(imported_lineage, new_lineage)
     if imported_lineage.reference != new_lineage.reference:
@@ -91,7 +92,7 @@ def require_same_results(imported_lineage: Lineage, new_lineage: Lineage) -> Non
             f"{short(new_lineage.reference)}"
         )
     if imported_lineage.code_identity != new_lineage.code_identity:
-        differences.append("the parts of its code differ from the first import")
+        differences.append("the identity of its code differs from the first import")
     differences += [
         f"its {role} differs from the first import"
         for role, _, _ in iter_differences(_artifacts(imported_lineage), _artifacts(new_lineage))
@@ -104,14 +105,15 @@ def require_same_results(imported_lineage: Lineage, new_lineage: Lineage) -> Non
             cause="One of the two files was forged or comes from another training. The registry "
             "keeps the results of the first file.",
             fix="Find out which file is correct. Import that file into a registry that does not "
-            "have the candidate, or train the candidate here: local results replace imported ones.",
+            "have the candidate, or train the candidate here: local results replace imported "
+            "results.",
         )
 
 
 def registration_reason(reason: str, *, imported_lineage: Lineage, local_lineage: Lineage) -> str:
     """Return the reason for the history entry of a local training of an imported version.
 
-    It includes the results that differ from the imported results.
+    The text includes the results that differ from the imported results.
     """
     differences = _result_differences(imported_lineage, local_lineage)
     text = f"{reason} here; the local results replace the imported ones"
@@ -145,7 +147,7 @@ def _results(lineage: Lineage) -> dict[str, Any]:
 
 def _is_close(first: Any, second: Any) -> bool:
     if not (isinstance(first, int | float) and isinstance(second, int | float)):
-        return False  # callers pass only values that differ
+        return False  # the caller passes only values that are not equal
     if math.isnan(first) or math.isnan(second):
         return math.isnan(first) and math.isnan(second)
     return math.isclose(first, second, rel_tol=RESULT_TOLERANCE, abs_tol=RESULT_TOLERANCE)
@@ -168,14 +170,16 @@ def decision_key(subject: Mapping[str, str]) -> dict[str, str]:
     return {role: subject[role] for role in DECISION_ROLES}
 
 
-def require_matching_receipt(receipt: Receipt, key: Mapping[str, str]) -> None:
-    """Reject a receipt that is not a promotion receipt about the given decision."""
-    wrong_roles = [role for role, digest in key.items() if receipt.subject.get(role) != digest]
+def require_matching_receipt(receipt: Receipt, expected_digests: Mapping[str, str]) -> None:
+    """Reject a receipt that is not a promotion receipt with the given digests by role."""
+    wrong_roles = [
+        role for role, digest in expected_digests.items() if receipt.subject.get(role) != digest
+    ]
     if receipt.gate != "promotion" or wrong_roles:
-        about = f" about another {', '.join(wrong_roles)}" if wrong_roles else ""
+        subject_text = f" about another {', '.join(wrong_roles)}" if wrong_roles else ""
         raise ContractError(
             f"A promotion receipt about the requested decision is required, got a receipt of the "
-            f"{receipt.gate} gate{about}.",
+            f"{receipt.gate} gate{subject_text}.",
             fix="Evaluate the requested candidate, reference and window, then write the receipt.",
         )
 
@@ -194,7 +198,7 @@ def require_same_decision(stored_decision: Receipt, receipt: Receipt) -> None:
 
 
 def require_storable_text(text: str, *, what: str) -> None:
-    """Reject text that some databases cannot store: undecodable bytes and NUL characters."""
+    """Reject text with undecodable bytes or NUL characters, which some databases cannot store."""
     if "\0" in text:
         raise ContractError(
             f"The {what} must not contain a NUL character, got one at position "
@@ -224,13 +228,23 @@ def require_past(when: datetime, *, now: datetime) -> None:
         )
 
 
-def unknown_version_error(model: str, number: int | None, names: Sequence[str]) -> UnknownVersion:
-    """Return the error for an unknown model or version; it lists the known models."""
-    if model not in names:
-        known_names = f" Known: {', '.join(names)}." if names else " It has no models yet."
+def unknown_version_error(
+    model: str, number: int | None, model_names: Sequence[str]
+) -> UnknownVersion:
+    """Return the error for an unknown model or version.
+
+    Args:
+        model: Name of the requested model.
+        number: Number of the requested version; None if only the model was requested.
+        model_names: Names of all models of the registry.
+    """
+    if model not in model_names:
+        known_text = (
+            f" Known: {', '.join(model_names)}." if model_names else " It has no models yet."
+        )
         return UnknownVersion(
-            f"The registry has no model {model!r}.{suggest_nearest(model, list(names))}"
-            f"{known_names}",
+            f"The registry has no model {model!r}.{suggest_nearest(model, list(model_names))}"
+            f"{known_text}",
             fix="Use a known name, or run the pipeline of the model first.",
         )
     return UnknownVersion(

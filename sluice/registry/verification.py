@@ -27,7 +27,7 @@ from sluice.registry.tables import (
 
 @dataclass(slots=True)
 class _AbsentVersions:
-    """Versions and artifacts that are missing in this home, reported as one finding."""
+    """Versions without any weights in this home, and their missing artifacts."""
 
     versions: list[Version] = field(default_factory=list)
     artifacts: set[str] = field(default_factory=set)
@@ -41,16 +41,16 @@ def check(
 ) -> Iterator[RegistryFinding]:
     """Yield all findings about some models, and about the tables and triggers of the registry.
 
-    This checks artifacts, receipts, lineage, pointer, history and the last rollout of each model.
+    The artifacts, receipts, lineage, pointer, history and last rollout of each model are verified.
     All versions without any weights in this home are reported as one finding.
 
     Args:
         connection: Connection to the registry.
         models: Names of the models.
         store: Artifacts of this home.
-        url: URL of the registry, for the message.
+        url: URL of the registry, for the finding about missing artifacts.
     """
-    absent = _AbsentVersions()
+    absent_versions = _AbsentVersions()
     for model in models:
         numbers = connection.execute(
             sa.select(versions.c.number)
@@ -58,40 +58,47 @@ def check(
             .order_by(versions.c.number)
         ).scalars()
         for number in list(numbers):
-            yield from _check_version(connection, model, number, store, absent)
+            yield from _check_version(connection, model, number, store, absent_versions)
         yield from _check_receipts(connection, model)
-        yield from _check_tables(connection, model, store, absent)
+        yield from _check_decision_tables(connection, model, store, absent_versions)
         yield from check_moves(connection, model)
         yield from check_rollout(connection, model)
-    if absent.versions:
-        yield _missing_finding(absent, store, url)
+    if absent_versions.versions:
+        yield _missing_weights_finding(absent_versions, store, url)
     yield from append_only.check(connection)
     yield from table_checks.check(connection)
 
 
-def _missing_finding(absent: _AbsentVersions, store: ArtifactStore, url: str) -> RegistryFinding:
-    numbers: dict[str, list[str]] = {}
-    for version in absent.versions:
-        numbers.setdefault(version.model, []).append(str(version.number))
-    (first_version, *other_versions) = absent.versions
+def _missing_weights_finding(
+    absent_versions: _AbsentVersions, store: ArtifactStore, url: str
+) -> RegistryFinding:
+    num_artifacts = len(absent_versions.artifacts)
+    numbers_by_model: dict[str, list[str]] = {}
+    for version in absent_versions.versions:
+        numbers_by_model.setdefault(version.model, []).append(str(version.number))
+    (first_version, *other_versions) = absent_versions.versions
     cause, fix = explain_missing_artifacts(url, store)
     versions_text = "; ".join(
-        f"{model} version{'s' * (len(version_numbers) > 1)} {', '.join(version_numbers)}"
-        for model, version_numbers in numbers.items()
+        f"{model} version{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
+        for model, numbers in numbers_by_model.items()
     )
     return RegistryFinding(
-        model=first_version.model if len(numbers) == 1 else "",
+        model=first_version.model if len(numbers_by_model) == 1 else "",
         version=None if other_versions else first_version.number,
         problem="artifact",
         what=f"{store.root} has no weights of {versions_text}: "
-        f"{pluralize(len(absent.artifacts), 'artifact')} of these versions and of their decisions "
-        f"{'is' if len(absent.artifacts) == 1 else 'are'} missing. {cause}",
+        f"{pluralize(num_artifacts, 'artifact')} of these versions and of their decisions "
+        f"{'is' if num_artifacts == 1 else 'are'} missing. {cause}",
         fix=fix,
     )
 
 
 def _check_version(
-    connection: Connection, model: str, number: int, store: ArtifactStore, absent: _AbsentVersions
+    connection: Connection,
+    model: str,
+    number: int,
+    store: ArtifactStore,
+    absent_versions: _AbsentVersions,
 ) -> Iterator[RegistryFinding]:
     try:
         version = queries.load_version(connection, model, number)
@@ -112,21 +119,21 @@ def _check_version(
     weights = version.lineage.weights()
     is_absent = not missing_fields and lacks_all_weights(version.lineage, store)
     if is_absent:
-        absent.versions.append(version)
+        absent_versions.versions.append(version)
     for role, digest in (weights | version.lineage.other_artifacts()).items():
         try:
             if is_absent and not store.has(digest):
-                absent.artifacts.add(digest)
+                absent_versions.artifacts.add(digest)
                 continue
             require_intact(store, digest, what=role, is_weights=role in weights)
         except SluiceError as error:
             yield finding_from_error(model, number, "artifact", error)
 
 
-def _check_tables(
-    connection: Connection, model: str, store: ArtifactStore, absent: _AbsentVersions
+def _check_decision_tables(
+    connection: Connection, model: str, store: ArtifactStore, absent_versions: _AbsentVersions
 ) -> Iterator[RegistryFinding]:
-    """Verify every table on which a decision is based."""
+    """Verify every table of row losses on which a decision is based."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
@@ -138,11 +145,11 @@ def _check_tables(
             receipt = evidence.parse_receipt(row.digest, row.payload)
         except IntegrityError:  # reported by _check_receipts
             continue
-        is_absent = absent.has_candidate(receipt.subject.get("candidate"))
+        is_absent = absent_versions.has_candidate(receipt.subject.get("candidate"))
         for role, digest in dict(receipt.evidence.get("tables") or {}).items():
             try:
                 if is_absent and not store.has(digest):
-                    absent.artifacts.add(digest)
+                    absent_versions.artifacts.add(digest)
                     continue
                 require_intact(store, digest, what=f"{role} of a decision", is_weights=False)
             except SluiceError as error:
@@ -169,10 +176,10 @@ def _check_receipts(connection: Connection, model: str) -> Iterator[RegistryFind
         .where(decisions.c.model == model)
         .order_by(decisions.c.id)
     ).all()
-    numbers_by_digest = {row.digest: row.number for row in (*imported_rows, *linked_rows)}
+    number_by_digest = {row.digest: row.number for row in (*imported_rows, *linked_rows)}
     rows = (*linked_rows, *imported_rows, *decision_rows)
     for digest, payload in {row.digest: row.payload for row in rows}.items():
         try:
             evidence.parse_receipt(digest, payload)
         except SluiceError as error:
-            yield finding_from_error(model, numbers_by_digest.get(digest), "receipt", error)
+            yield finding_from_error(model, number_by_digest.get(digest), "receipt", error)

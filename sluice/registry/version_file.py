@@ -1,8 +1,8 @@
 """File format for one version: a zip archive with lineage, receipts, history and all artifacts.
 
-Equal versions give equal bytes. The parts of the archive are not compressed, and are never
-extracted to a path. Each part is read by its name in the manifest, and verified against its SHA-256
-before it is used.
+Equal versions give equal bytes. The entries of the archive, called parts, are not compressed and
+never extracted to a path. Each part is read by its name in the manifest, and verified against its
+SHA-256 before it is used.
 """
 
 import io
@@ -30,9 +30,9 @@ from sluice.registry.signing import SigningKey
 
 FORMAT = "sluice version"
 FORMAT_NUMBER = 1
-"""Format number of version files; a file of another format is rejected."""
+"""Format number of version files; a file with another format number is rejected."""
 
-_MANIFEST, _DESCRIPTION, _SIGNATURE = "manifest.json", "version.json", "signature.txt"
+_MANIFEST, _METADATA, _SIGNATURE = "manifest.json", "version.json", "signature.txt"
 _PUBLIC_SIGNATURE = "signature.ed25519.txt"
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
@@ -51,7 +51,7 @@ zip format."""
 
 
 class ExportedVersion(Record):
-    """Metadata of an exported version, without its artifacts."""
+    """Metadata of an exported version, stored as version.json."""
 
     number: int
     lineage: Lineage
@@ -60,7 +60,7 @@ class ExportedVersion(Record):
 
 
 class Manifest(Record):
-    """SHA-256 of each part of a version file, by name."""
+    """Content of manifest.json: the SHA-256 of each other part except signatures, by name."""
 
     format: str
     format_number: int
@@ -76,7 +76,7 @@ class VersionFile:
     """Content of the artifacts, by digest."""
 
     digest: str = ""
-    """SHA-256 of the file that was read; "" for a file that is not written yet."""
+    """SHA-256 of the file from which this content was read; "" for new content."""
 
     signed_by: str = "unsigned"
     """Ed25519 signer as a phrase: "unsigned", "signed by NAME" or "signed by an unknown key,
@@ -90,12 +90,12 @@ def pack_version(
 
     Args:
         file: Content of the file.
-        key: Key of the registry that signs the manifest, and with it every part; None to omit this
-            signature.
-        private_key: Ed25519 key of the exporter that signs the manifest; None to omit this
+        key: Key of the registry. It signs the manifest, which covers all other parts. None to omit
+            this signature.
+        private_key: Ed25519 key of the exporter. It signs the manifest, too. None to omit this
             signature.
     """
-    parts = {_DESCRIPTION: _json(file.exported_version.model_dump(mode="json"))}
+    parts = {_METADATA: _json(file.exported_version.model_dump(mode="json"))}
     parts |= {f"artifacts/{digest}": content for digest, content in file.artifacts.items()}
     digests = {name: digest_bytes(content) for name, content in parts.items()}
     manifest = Manifest(format=FORMAT, format_number=FORMAT_NUMBER, parts=digests)
@@ -122,13 +122,13 @@ def read_version(
     Args:
         path: Path of the file, which must be a regular file. It is read once.
         key: If given, the manifest must be signed with this key.
-        trusted_keys: If given, the manifest must be signed with one of these Ed25519 keys.
-            Otherwise an existing signature must still be valid for the key that it claims.
+        trusted_keys: If given, the manifest must be signed with one of these Ed25519 keys. If None,
+            an Ed25519 signature in the file must still be valid for the public key beside it.
         limits: Limits for everything that the author of the file chooses.
 
     Raises:
         StorageError: The file cannot be read, or is too large.
-        ContractError: The archive is not a version file, or has another format.
+        ContractError: The archive is not a version file, or has another format number.
         IntegrityError: The file is not an archive, or is not signed as required; or a part is
             missing, unexpected, changed, malformed or beyond a limit.
 
@@ -144,8 +144,8 @@ def read_version(
         ) from error
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            parts = _read_parts(archive, str(path), limits, num_bytes=len(content))
-    except SluiceError:  # raised by _read_parts; a ContractError is a ValueError as well
+            parts = _read_parts(archive, str(path), limits, num_file_bytes=len(content))
+    except SluiceError:  # _read_parts may raise a ContractError, which is also a ValueError
         raise
     except _ZIP_ERRORS as error:
         raise _damaged_error(str(path), f"it is damaged ({error})") from error
@@ -154,7 +154,7 @@ def read_version(
     signed_by = _require_public_signature(parts, str(path), trusted_keys)
     for name in (_SIGNATURE, _PUBLIC_SIGNATURE, _MANIFEST):
         parts.pop(name, None)
-    exported_version = _parse_description(parts.pop(_DESCRIPTION, b""), str(path), limits)
+    exported_version = _parse_metadata(parts.pop(_METADATA, b""), str(path), limits)
     artifacts = {name.removeprefix("artifacts/"): content for name, content in parts.items()}
     _require_complete(exported_version.lineage, artifacts, str(path))
     return VersionFile(
@@ -165,10 +165,10 @@ def read_version(
     )
 
 
-def _parse_description(text: bytes, where: str, limits: ImportLimits) -> ExportedVersion:
+def _parse_metadata(text: bytes, where: str, limits: ImportLimits) -> ExportedVersion:
     try:
-        description = parse_strict_json(text, require_finite=False)  # receipts may contain NaN
-        problem = find_text_problem(description, limits)
+        metadata = parse_strict_json(text, require_finite=False)  # receipts may contain NaN
+        problem = find_text_problem(metadata, limits)
         if problem:
             raise _damaged_error(where, problem)
         exported_version = ExportedVersion.model_validate_json(text)
@@ -176,10 +176,10 @@ def _parse_description(text: bytes, where: str, limits: ImportLimits) -> Exporte
         first_error = error.errors()[0]
         field_path = ".".join(str(part)[:80] for part in first_error["loc"])
         raise _damaged_error(
-            where, f"its description cannot be read: {field_path}: {first_error['msg']}"
+            where, f"its {_METADATA} cannot be read: {field_path}: {first_error['msg']}"
         ) from None
     except ValueError as error:
-        raise _damaged_error(where, f"its description cannot be read: {error}") from None
+        raise _damaged_error(where, f"its {_METADATA} cannot be read: {error}") from None
     problem = find_import_problem(
         exported_version.lineage,
         receipts=exported_version.receipts,
@@ -192,7 +192,7 @@ def _parse_description(text: bytes, where: str, limits: ImportLimits) -> Exporte
 
 
 def _read_parts(
-    archive: zipfile.ZipFile, where: str, limits: ImportLimits, *, num_bytes: int
+    archive: zipfile.ZipFile, where: str, limits: ImportLimits, *, num_file_bytes: int
 ) -> dict[str, bytes]:
     names = [info.filename for info in archive.infolist()]
     if len(names) > limits.max_parts:
@@ -200,11 +200,15 @@ def _read_parts(
     for info in archive.infolist():
         is_artifact = info.filename.startswith("artifacts/")
         if not is_artifact and info.file_size > limits.max_description_bytes:
-            raise _damaged_error(where, f"{info.filename[:80]!r} has {info.file_size:,} bytes")
+            raise _damaged_error(
+                where,
+                f"{info.filename[:80]!r} has {info.file_size:,} bytes (max "
+                f"{limits.max_description_bytes:,})",
+            )
+    # Compressed or overlapping parts are rejected, because they need more memory than the file.
     if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
-        # A small file with compressed or overlapping parts could exhaust the memory.
         raise _damaged_error(where, "a part is compressed")
-    if sum(info.file_size for info in archive.infolist()) > num_bytes:
+    if sum(info.file_size for info in archive.infolist()) > num_file_bytes:
         raise _damaged_error(where, "its parts overlap")
     if len(set(names)) != len(names):
         raise _damaged_error(where, "it has a duplicate part")
@@ -241,7 +245,7 @@ def _parse_manifest(text: bytes, where: str) -> Manifest:
         raise ContractError(
             f"{where} has format {number}, but this version of Sluice supports format "
             f"{FORMAT_NUMBER}.",
-            fix="Export it again with this version of Sluice.",
+            fix="Export the version again with this version of Sluice.",
         )
     try:
         manifest = Manifest.model_validate(manifest_fields)
@@ -254,9 +258,9 @@ def _parse_manifest(text: bytes, where: str) -> Manifest:
 
 def _require_complete(lineage: Lineage, artifacts: Mapping[str, bytes], where: str) -> None:
     """Check that the file has exactly the artifacts of the lineage, with matching digests."""
-    named_digests = {*lineage.weights().values(), *lineage.other_artifacts().values()}
-    for digest in sorted(named_digests ^ artifacts.keys()):
-        state = "missing" if digest in named_digests else "not part of the version"
+    lineage_digests = {*lineage.weights().values(), *lineage.other_artifacts().values()}
+    for digest in sorted(lineage_digests ^ artifacts.keys()):
+        state = "missing" if digest in lineage_digests else "not part of the version"
         raise _damaged_error(where, f"artifact {digest[:12]} is {state}")
     for digest, content in artifacts.items():
         if digest_bytes(content) != digest:
@@ -271,22 +275,25 @@ def _require_signed(parts: Mapping[str, bytes], where: str, key: SigningKey) -> 
     if not key.verify(signature, "version file", digest_bytes(parts[_MANIFEST])):
         raise IntegrityError(
             f"{where} is not signed with the given key.",
-            cause="It was exported without this key, or changed afterwards.",
-            fix="Export it again with --key, or import it without --key.",
+            cause="The file was exported without this key, or changed later.",
+            fix="Export the version again with --key, or import the file without --key.",
         )
 
 
 def _require_public_signature(
     parts: Mapping[str, bytes], where: str, trusted_keys: TrustedKeys | None
 ) -> str:
-    """Return the signer of the file as a phrase; reject an invalid or untrusted signature."""
+    """Return the signer of the file as a phrase; reject an invalid or untrusted signature.
+
+    If ``trusted_keys`` is given, a file without an Ed25519 signature is rejected, too.
+    """
     text = parts.get(_PUBLIC_SIGNATURE)
     signature = None if text is None else ManifestSignature.parse(text)
     if text is not None and (signature is None or not signature.verify(parts[_MANIFEST])):
         raise IntegrityError(
             f"The Ed25519 signature of {where} does not match its content.",
             cause="The file was changed after it was signed.",
-            fix="Copy the file again, or request a new one. Nothing was imported.",
+            fix="Copy the file again, or request a new file. Nothing was imported.",
         )
     name = trusted_keys.name_of(signature.key) if trusted_keys and signature else None
     if trusted_keys is not None and name is None:
@@ -311,5 +318,5 @@ def _damaged_error(where: str, why: str) -> IntegrityError:
     return IntegrityError(
         f"{where} is not a valid version file: {why}.",
         cause="The file was changed or damaged after its export, or exceeds a limit of imports.",
-        fix="Copy the file again, or export it again. Nothing was imported.",
+        fix="Copy the file again, or export the version again. Nothing was imported.",
     )

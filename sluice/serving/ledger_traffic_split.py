@@ -44,13 +44,13 @@ class LedgerTrafficSplit:
         """
         now = time.monotonic()
         is_due = now >= self._next_check_at
-        known_fingerprint = None if is_due else self._consistent_fingerprint
+        last_fingerprint = None if is_due else self._consistent_fingerprint
         try:
-            verified_split = self._read_verified(known_fingerprint)
+            verified_split = self._read_verified(last_fingerprint)
         except RegistryInconsistent:
             self._consistent_fingerprint = None
             raise
-        if verified_split.fingerprint != known_fingerprint:
+        if verified_split.fingerprint != last_fingerprint:
             self._consistent_fingerprint = verified_split.fingerprint
             self._next_check_at = now + self._check_interval_s
         if verified_split.split is None:
@@ -62,13 +62,13 @@ class LedgerTrafficSplit:
             )
         return verified_split.split
 
-    def _read_verified(self, known_fingerprint: str | None) -> VerifiedTrafficSplit:
+    def _read_verified(self, last_fingerprint: str | None) -> VerifiedTrafficSplit:
         """Read the split; check its consistency unless it has the known fingerprint.
 
         If the model has no secret for the assignment of users yet, create it in the registry.
         """
         read = functools.partial(
-            self._ledger.verified_traffic_split, self._model, known_fingerprint=known_fingerprint
+            self._ledger.verified_traffic_split, self._model, last_fingerprint=last_fingerprint
         )
         verified_split = read()
         if verified_split.split is not None and not verified_split.split.secret:

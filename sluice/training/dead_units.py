@@ -22,4 +22,4 @@ def count_dead_units(model: nn.Module, x: ModelInput | RowSource) -> tuple[int, 
         predict(model, x)
     activities = [activity for name, activity in recorder.activity.items() if name in rectifiers]
     total = sum(activity.num_units for activity in activities)
-    return total - sum(activity.num_active for activity in activities), total
+    return total - sum(activity.num_active_units for activity in activities), total

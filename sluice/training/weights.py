@@ -13,11 +13,11 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError
 from sluice.base.seeding import RandomStream
 from sluice.models.build import build_meta_network, require_network
-from sluice.models.input_encoder import ENCODER_TENSORS, InputEncoder
+from sluice.models.input_encoder import ENCODER_TENSOR_PREFIX, InputEncoder
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.models.weights_format import foreign_format
-from sluice.models.weights_header import FACTS, WeightsFacts
+from sluice.models.weights_header import METADATA_KEY, WeightsMetadata
 from sluice.models.weights_limits import LIMITS
 from sluice.training.members import Member
 from sluice.workloads.fitted_state import encode_of, has_fitted_state
@@ -45,7 +45,7 @@ def pack_tensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> byt
     """
     # All facts are in one header entry, because safetensors writes several entries in an order that
     # differs between processes.
-    header = {FACTS: json.dumps(facts, sort_keys=True)}
+    header = {METADATA_KEY: json.dumps(facts, sort_keys=True)}
     copied_tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
@@ -67,7 +67,7 @@ def unpack_tensors(content: bytes, *, where: str) -> tuple[dict[str, Tensor], di
         tensors = safetensors.torch.load(content)
         # safetensors.torch.load() has validated the header, but does not return it.
         length = int.from_bytes(content[:8], "little")
-        facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][FACTS])
+        facts = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][METADATA_KEY])
     except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise ContractError(
             f"{where} must be a safetensors file written by Sluice, and is "
@@ -108,7 +108,7 @@ def load_member(
     content = store.get(member.weights)
     tensors, _ = unpack_tensors(content, where=where)
     try:
-        facts = WeightsFacts.read(content, LIMITS)
+        facts = WeightsMetadata.read(content, LIMITS)
     except ValueError as error:
         raise ContractError(
             f"{where} must be weights in Sluice's format: {error}.",
@@ -143,9 +143,9 @@ def _load_encoder(
     if not has_fitted_state(workload):
         return None
     state = {
-        name.removeprefix(ENCODER_TENSORS): tensor
+        name.removeprefix(ENCODER_TENSOR_PREFIX): tensor
         for name, tensor in tensors.items()
-        if name.startswith(ENCODER_TENSORS)
+        if name.startswith(ENCODER_TENSOR_PREFIX)
     }
     if not state:
         raise ContractError(
@@ -160,7 +160,7 @@ def _load_encoder(
 def _require_size(
     workload: Workload,
     settings: ModelSettings,
-    facts: WeightsFacts,
+    facts: WeightsMetadata,
     tensors: Mapping[str, Tensor],
     where: str,
 ) -> None:

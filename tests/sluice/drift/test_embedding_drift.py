@@ -196,7 +196,7 @@ def test_the_reference_of_a_network_without_a_linear_layer_states_the_problem(te
     loaded = load_embedding_reference(save_embedding_reference(reference, store), store)
 
     assert loaded.rows_NE.size == 0
-    assert "Counts has no embedding: it calls no nn.Linear" in loaded.problem
+    assert "Counts has no embedding, because its forward() calls no nn.Linear" in loaded.problem
     assert "embedding_layer" in loaded.problem
 
 

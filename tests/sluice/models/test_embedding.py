@@ -141,10 +141,10 @@ def test_wide_embeddings_are_projected_with_similar_distances():
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (NoLinear(), "NoLinear has no embedding: it calls no nn.Linear"),
+        (NoLinear(), "NoLinear has no embedding, because its forward() calls no nn.Linear"),
         (type("Wrong", (Net,), {"embedding_layer": "bodi"})(), "name of one of its layers, got 'b"),
         (type("Wrong", (Net,), {"embedding_layer": ""})(), "name of one of its layers, got ''"),
-        (type("Unused", (Net,), {"embedding_layer": "unused"})(), "it calls no layer 'unused'"),
+        (type("Unused", (Net,), {"embedding_layer": "unused"})(), "calls no layer 'unused'"),
     ],
 )
 def test_network_without_embedding_is_rejected_with_a_fix(net, message):

@@ -21,7 +21,7 @@ def test_unit_active_in_any_pass_counts_as_active():
         relu, torch.tensor([[1.0, -1.0, -1.0]]), torch.tensor([[-1.0, 0.0, 2.0]])
     )["0"]
 
-    assert (found.num_active, found.num_units, found.num_examples) == (2, 3, 2)
+    assert (found.num_active_units, found.num_units, found.num_examples) == (2, 3, 2)
     assert not found.is_dead
     assert record_passes(relu, -torch.ones(4, 3))["0"].is_dead
 
@@ -44,7 +44,7 @@ def test_in_place_activation_does_not_change_the_recorded_output():
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(inplace=True))
     nn.init.eye_(model[0].weight)
 
-    assert record_passes(model, torch.tensor([[-1.0, 3.0]]))["0"].num_active == 1
+    assert record_passes(model, torch.tensor([[-1.0, 3.0]]))["0"].num_active_units == 1
 
 
 def test_module_called_with_several_widths_has_no_units():

@@ -153,7 +153,7 @@ def test_audit_marks_unlogged_rows_and_unknown_keys(tmp_path: Path, store: Artif
 def test_recorded_attempts_per_day_are_limited_and_the_last_one_says_so(
     tmp_path: Path, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "MAX_PER_DAY", 3)
+    monkeypatch.setattr(refusals, "MAX_ATTEMPTS_PER_DAY", 3)
     clock = Clock()
     with RolloutLedger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=clock) as ledger:
         for days in (0, 1):

@@ -136,7 +136,7 @@ def test_rollback_reports_that_the_code_was_not_rolled_back(
     assert ledger.production_number(MODEL) == first
     assert "The code was not rolled back" in moved.summary
     assert "module probe_layers changed" in moved.summary
-    assert "cannot serve it until" in moved.summary
+    assert "before you serve the version here" in moved.summary
 
 
 def test_rollback_reports_equal_or_unknown_code(
@@ -146,7 +146,7 @@ def test_rollback_reports_equal_or_unknown_code(
     second = promote_version(ledger, store, user.lineage(store, salt=1), before=first)
     same = ledger.rollback(MODEL, expected=second, actor="a", reason="r", store=store)
 
-    assert "The current code is that of" in same.summary
+    assert "The current code is the code of" in same.summary
     version = ledger.version(MODEL, register_sample(ledger, store, salt=9))
     assert compare_version(version).outcome == "unknown"
     load_deployed(version, store)
@@ -271,5 +271,5 @@ def test_code_identity_that_does_not_match_the_code_digest_is_rejected(
     lineage = user.lineage(store)
     identity = lineage.code_identity.model_copy(update={"distributions": {}})
 
-    with pytest.raises(ContractError, match="parts of its code have the digest"):
+    with pytest.raises(ContractError, match="modules, packages and data files have the digest"):
         ledger.register(MODEL, lineage.model_copy(update={"code_identity": identity}), [])

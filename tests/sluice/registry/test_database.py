@@ -45,7 +45,9 @@ def test_missing_driver_is_reported_with_install_command() -> None:
 
 def test_database_other_than_sqlite_and_postgresql_is_rejected() -> None:
     """The checks of triggers and tables exist for SQLite and PostgreSQL only."""
-    with pytest.raises(SettingsError, match="SQLite or PostgreSQL database, got 'oracle'"):
+    with pytest.raises(
+        SettingsError, match="SQLite or PostgreSQL database, but its URL begins with 'oracle'"
+    ):
         Database.open("oracle+cx_oracle://u:s3cret@h/x", create=True)
 
 
@@ -188,4 +190,4 @@ def test_foreign_table_is_not_reported_as_a_newer_schema(tmp_path: Path) -> None
 
     with pytest.raises(StorageError) as refused:
         Database.open(f"sqlite:///{tmp_path / 'registry.db'}", create=True)
-    assert refused.value.cause == ("Its table sluice_schema_version is damaged or not from Sluice.")
+    assert refused.value.cause == ("The table sluice_schema_version is damaged or not from Sluice.")

@@ -87,7 +87,7 @@ def make_unloadable_lineages(
         ),
         "pickle": (
             with_weights(good, store.put(pickled)),
-            "and is a Python pickle.*may execute code of their author",
+            "but is a Python pickle.*may execute code of their author",
         ),
         "torch.save": (with_weights(good, store.put(torch_saved)), "as torch.save writes it"),
     }

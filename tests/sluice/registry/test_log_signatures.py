@@ -14,7 +14,7 @@ from sluice.base.errors import GateBlocked, IntegrityError, StorageError
 from sluice.registry import append_only, log
 from sluice.registry.anchor import registry_identity
 from sluice.registry.database import Database
-from sluice.registry.keyring import KNOWN_KEYS
+from sluice.registry.keyring import KNOWN_KEYS_FILE
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
 from sluice.registry.tables import APPEND_ONLY_TABLES, LOGGED_TABLES, log_head, signatures
@@ -398,7 +398,7 @@ def test_unwritable_object_anchor_is_reported_after_the_change(
 ) -> None:
     """The anchor object is added after the commit, so the change must not be repeated."""
     assert key.path is not None
-    key_list, anchor_folder = key.path.with_name(KNOWN_KEYS), tmp_path / "kept"
+    key_list, anchor_folder = key.path.with_name(KNOWN_KEYS_FILE), tmp_path / "kept"
     key_list.write_text(f"actors: {{pipeline: 'file:registry.key'}}\nanchor: '{anchor_folder}'\n")
     key_list.chmod(0o600)
     anchor_folder.mkdir()
@@ -435,7 +435,7 @@ def test_shared_append_only_anchor_reveals_lost_lines_on_every_machine(
     anchor_folder = tmp_path / "kept"
     for machine in machines:
         assert machine.path is not None
-        key_list = machine.path.with_name(KNOWN_KEYS)
+        key_list = machine.path.with_name(KNOWN_KEYS_FILE)
         where = form.format(anchor_folder)
         key_list.write_text(f"actors: {{pipeline: 'file:registry.key'}}\nanchor: {where}\n")
         key_list.chmod(0o600)

@@ -20,7 +20,7 @@ from sluice.base.errors import GateBlocked, IntegrityError, UnknownVersion
 from sluice.cli.app import build_app
 from sluice.registry import refusals
 from sluice.registry.database import Database
-from sluice.registry.keyring import KNOWN_KEYS
+from sluice.registry.keyring import KNOWN_KEYS_FILE
 from sluice.registry.ledger import Ledger
 from sluice.registry.log import line_digest, row_digest
 from sluice.registry.signing import SigningKey
@@ -176,7 +176,7 @@ def test_approvals_of_a_retired_key_are_valid_only_before_its_retirement(
     """Bob's stolen old key approves in a copy; another key holder inserts that approval."""
     promote_and_register(registry_url, store, keys)
     required_since = NOW + DAY
-    old_list = (tmp_path / KNOWN_KEYS).read_text()
+    old_list = (tmp_path / KNOWN_KEYS_FILE).read_text()
     public_key = old_list.split("bob: ")[1].split()[0]
     new_list = [
         old_list.replace(public_key, make_personal_key(tmp_path / "bob2.key")[1]).rstrip(),
@@ -315,7 +315,7 @@ def test_lines_signed_with_a_stolen_retired_key_are_rejected(
         ledger.record_receipt(poc_receipt(data="a" * 64))
     assert list_findings(registry_url, store, new) == []
 
-    (tmp_path / KNOWN_KEYS).unlink()
+    (tmp_path / KNOWN_KEYS_FILE).unlink()
     # The thief has another key list and sets the clock back.
     write_key_list(tmp_path, [f"actors: {{pipeline: {old_public}, ada: {new_public}}}"])
     with Ledger.open(registry_url, clock=Clock(), key=old) as ledger:
@@ -421,7 +421,7 @@ def test_older_line_added_to_the_anchor_under_a_newer_name_is_rejected(
 def test_rejected_attempts_of_one_kind_do_not_hide_another(
     registry_url: str, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "MAX_PER_DAY", 3)
+    monkeypatch.setattr(refusals, "MAX_ATTEMPTS_PER_DAY", 3)
     with Ledger.open(registry_url, clock=Clock()) as ledger:
         ledger.register(MODEL, sample_lineage(store, salt=1), [])
         for _ in range(5):

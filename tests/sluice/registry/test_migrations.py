@@ -141,9 +141,9 @@ def test_migration_from_schema_4_adds_own_lineages(schema_1_url: str, store: Art
     row = {"model": MODEL, "number": 2, "lineage": "{}", "registered_at": NOW}
     database = Database.open(schema_1_url, create=False)
     with database.write() as connection:
-        log.append(connection, tables.own_lineages, **row)
+        log.append(connection, tables.local_lineages, **row)
     with pytest.raises(StorageError, match="append-only"), database.write() as connection:
-        connection.execute(sa.delete(tables.own_lineages))
+        connection.execute(sa.delete(tables.local_lineages))
     database.close()
 
 

@@ -245,7 +245,7 @@ def test_view_in_place_of_a_table_is_reported(attacked: Attacked) -> None:
         try:
             assert source.read() == before
         except RegistryInconsistent as error:
-            refused += "is not a plain table" in str(error)
+            refused += "is not an ordinary table" in str(error)
     assert refused > 0
     findings = attacked.ledger.verify(None, store=attacked.store)
     assert "sluice_pointers" in " ".join(f.what for f in findings if f.problem == "table")

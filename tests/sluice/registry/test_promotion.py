@@ -280,10 +280,10 @@ def test_repeated_receipt_becomes_the_latest_of_its_gate(
         promote(ledger, store, 1, None)
 
     record_again(ledger, lineage, POC)
-    lines = [linked.line for linked in ledger.receipts(MODEL, 1)]
+    lines = [linked.line_number for linked in ledger.receipts(MODEL, 1)]
     register_receipt(ledger, lineage, POC)
     # POC is already the latest receipt, so nothing is recorded.
-    assert [linked.line for linked in ledger.receipts(MODEL, 1)] == lines
+    assert [linked.line_number for linked in ledger.receipts(MODEL, 1)] == lines
 
     promote(ledger, store, 1, None)
     assert ledger.verify(MODEL, store=store) == []

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked, IntegrityError, SettingsError
-from sluice.registry.keyring import KNOWN_KEYS, Keyring
+from sluice.registry.keyring import KNOWN_KEYS_FILE, Keyring
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import Ed25519SigningKey, Ed25519VerifyingKey, SigningKey
@@ -43,7 +43,7 @@ def make_personal_key(path: Path) -> tuple[SigningKey, str]:
 
 
 def write_key_list(folder: Path, lines: list[str]) -> None:
-    path = folder / KNOWN_KEYS
+    path = folder / KNOWN_KEYS_FILE
     path.write_text("\n".join(lines) + "\n")
     path.chmod(0o600)
 
@@ -57,7 +57,7 @@ def keys(tmp_path: Path) -> dict[str, SigningKey]:
 
 
 def require_two_persons(tmp_path: Path, since: datetime = NOW) -> None:
-    path = tmp_path / KNOWN_KEYS
+    path = tmp_path / KNOWN_KEYS_FILE
     path.write_text(path.read_text() + f"two_person_since: {since.isoformat()}\n")
 
 
@@ -127,7 +127,7 @@ def test_verify_reports_an_actor_that_only_a_modified_key_list_names(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'r.db'}"
     promote_and_register(url, store, keys)
-    common = (tmp_path / KNOWN_KEYS).read_text()
+    common = (tmp_path / KNOWN_KEYS_FILE).read_text()
     public_key = common.split("bob: ")[1].split()[0]
     write_key_list(tmp_path, [common.rstrip(), f"  chief: {public_key}"])
     promote(url, store, keys["bob"], "chief")
@@ -273,7 +273,7 @@ def test_invalid_key_list_is_rejected(text: str, what: str, tmp_path: Path) -> N
         Keyring.load(SigningKey.read(path))
 
 
-@pytest.mark.parametrize("name", ["k", KNOWN_KEYS])
+@pytest.mark.parametrize("name", ["k", KNOWN_KEYS_FILE])
 def test_key_files_writable_by_others_are_rejected(name: str, tmp_path: Path) -> None:
     path = tmp_path / "k"
     path.write_bytes(b"k" * 32)

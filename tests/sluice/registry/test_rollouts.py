@@ -226,7 +226,7 @@ def test_transition_of_a_replaced_rollout_names_the_newer_one(ledger: RolloutLed
     ledger.record_transition(old, abort)
     ledger.start_rollout(MODEL, 2, QUICK, actor="ada", reason="Again.")
 
-    with pytest.raises(RolloutConflict, match="is not the newest one") as error:
+    with pytest.raises(RolloutConflict, match="is not the newest rollout") as error:
         ledger.record_transition(old, assess(ledger, old))
     assert error.value.cause == "A newer rollout was started."
 

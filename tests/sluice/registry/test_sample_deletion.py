@@ -128,7 +128,7 @@ def test_erase_user_ignores_other_models_and_partial_names(
 def test_each_report_deletes_a_limited_number_of_expired_samples(
     ledger: RolloutLedger, rollout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sample_deletion, "_MAX_ROWS_PER_PASS", 3)
+    monkeypatch.setattr(sample_deletion, "_MAX_ROWS_PER_REPORT", 3)
     kept = ledger.observations.with_retention(days=30)
     kept.write(report(*(sample("c", rollout=rollout, key=f"row {n}") for n in range(7))))
     sample_counts = []

@@ -131,7 +131,7 @@ def test_unknown_stored_setting_is_rejected_with_a_fix(
         load_deployed(version, own_store)
 
     assert "order_seed" not in error.value.what
-    assert "Make the settings class accept them again" in error.value.fix
+    assert "Make the settings class accept the stored settings" in error.value.fix
 
 
 def test_removed_setting_is_dropped_unless_the_workload_defines_it(

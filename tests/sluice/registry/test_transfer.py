@@ -15,7 +15,7 @@ from sluice.registry import append_only
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger
 from sluice.registry.signing import SigningKey
-from sluice.registry.tables import own_lineages
+from sluice.registry.tables import local_lineages
 from sluice.registry.transfer import export_version, import_version
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -200,7 +200,7 @@ def test_edited_own_lineage_is_not_promoted(away: tuple[Ledger, ArtifactStore], 
     better = lineage.model_copy(update={"metrics": {"mse": 0.1}}).model_dump_json()
     with away_ledger._database.write() as connection:
         connection.execute(sa.text("DROP TRIGGER sluice_own_lineages_no_update"))
-        connection.execute(sa.update(own_lineages).values(lineage=better))
+        connection.execute(sa.update(local_lineages).values(lineage=better))
         append_only.restore_triggers(connection)
 
     with pytest.raises(IntegrityError, match=r"sluice_own_lineages .* does not match line"):
@@ -220,7 +220,7 @@ def test_removed_own_lineage_blocks_the_promotion(
     away_ledger.register(MODEL, lineage, [poc_receipt(), promotion_receipt(lineage.candidate)])
     with away_ledger._database.write() as connection:
         connection.execute(sa.text("DROP TRIGGER sluice_own_lineages_no_delete"))
-        connection.execute(sa.delete(own_lineages))
+        connection.execute(sa.delete(local_lineages))
 
     with pytest.raises(IntegrityError, match=r"sluice_own_lineages .* the row is missing"):
         away_ledger.promote(MODEL, 1, expected=None, actor="a", reason="r", store=store)
@@ -332,13 +332,13 @@ def change_model_name(parts: Parts) -> None:
             "was changed since its export: its candidate digest is",
         ),
         (with_updated_manifest(change_workload), "its settings have the digest"),
-        (with_updated_manifest(replace_weights_by_pickle), "and is a Python pickle"),
+        (with_updated_manifest(replace_weights_by_pickle), "but is a Python pickle"),
         (with_updated_manifest(change_model_name), "a model name must have 1 to 200 lower-case"),
         (lambda parts: parts.pop("manifest.json"), "has no manifest.json"),
         (lambda parts: parts.update({"manifest.json": b"[]"}), "manifest cannot be read"),
         (
             with_updated_manifest(lambda parts: parts.update({"version.json": b"{}"})),
-            "description cannot",
+            "version.json cannot be read",
         ),
     ],
 )

@@ -74,8 +74,7 @@ def test_serve_refuses_a_version_with_changed_code_and_names_the_module(
     output = capsys.readouterr().err
     assert "version 1 must run with the code that it was trained with" in output
     assert "module probe_layers changed" in output
-    assert "add --code stored to '" in output
-    assert "sluice serve'" in output
+    assert "--code stored" in output
 
 
 def test_the_stored_code_option_serves_the_same_predictions(

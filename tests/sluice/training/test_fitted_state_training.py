@@ -9,7 +9,7 @@ import torch
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError
 from sluice.data.table import load_table, save_table
-from sluice.models.input_encoder import ENCODER_TENSORS
+from sluice.models.input_encoder import ENCODER_TENSOR_PREFIX
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.fold_run import train_fold_run
@@ -71,7 +71,7 @@ def test_each_fold_stores_its_fitted_state_and_a_loaded_network_uses_it(tmp_path
         assert fitted is not None
         assert all(torch.equal(states[-1][name], array) for name, array in fitted.items())
         stored = safetensors.torch.load(store.get(member.weights))
-        assert {f"{ENCODER_TENSORS}{name}" for name in fitted} < stored.keys()
+        assert {f"{ENCODER_TENSOR_PREFIX}{name}" for name in fitted} < stored.keys()
         test = workload.examples(frame, spec.fold.test)
         loss = float(workload.losses(predict(network, test.x), test.targets).mean())
         assert loss == pytest.approx(member.test_metrics["loss"])

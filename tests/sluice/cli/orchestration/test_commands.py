@@ -1,6 +1,7 @@
 """The commands ``run``, ``poc``, ``tune``, ``registry`` and ``doctor`` on a small pipeline."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
