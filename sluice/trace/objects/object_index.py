@@ -25,8 +25,8 @@ class ObjectIndex(Generic[E]):
     def __init__(self, create_entry: Callable[[int, Any], E]) -> None:
         self._create_entry = create_entry
         self.by_id: dict[int, E] = {}
-        """Entries by the id of their object. An id may belong to a new object by now; ``get``
-        checks that, and hot paths that read this directly must do so, too."""
+        """Entries by the ``id`` of their object. Python reuses the ids of deleted objects, so hot
+        paths that read this dict directly must check the identity, as ``get`` does."""
         self._next_index = 0
         """Index of the next entry."""
         self.entries: tuple[E, ...] = ()
@@ -34,7 +34,7 @@ class ObjectIndex(Generic[E]):
         at every step."""
 
     def get(self, obj: object) -> E | None:
-        """Return the entry of an object; None if it has none."""
+        """Return the entry of an object; None if no entry exists."""
         entry = self.by_id.get(id(obj))
         # Python reuses the address of a deleted object.
         return entry if entry is not None and entry.ref() is obj else None

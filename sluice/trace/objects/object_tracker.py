@@ -29,8 +29,8 @@ class OptimizerEntry:
     num_steps: int = 0
     """Number of steps that ended, including skipped ones."""
     last_norm_read_step: int = -1
-    """Number of the latest step of this optimizer, from 1, before which the tracer read the norm of
-    the gradients that were clipped. -1 if it read none, such as on a GPU."""
+    """Number of this optimizer's step, counted from 1, that followed the latest gradient clip whose
+    norm the tracer read. -1 if the tracer read no norm, for example on a GPU."""
     num_groups: int = 0
     """Number of parameter groups at the last step."""
     learning_rates: list[Any] = field(default_factory=list)
@@ -81,8 +81,8 @@ class NetworkEntry:
     """Whether the module has no parameters, such as a loss function. Calls of such a module are not
     recorded."""
     forward_codes: dict[tuple[bool, int], int] = field(default_factory=dict)
-    """Event codes of its forward passes, by (requires gradient, loader). Empty if the mode must be
-    read again."""
+    """Event codes of its forward passes, by (requires gradient, index of the loader). Empty if the
+    mode must be read again."""
     module_names: dict[int, str] | None = None
     """Names of its modules by the id of the module; None if they must be read again."""
     unregistered_modules: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
@@ -90,8 +90,8 @@ class NetworkEntry:
     output_row_shape: tuple[int, ...] | None = None
     """Shape of a row of the first output; None before the first call."""
     max_length: int = 0
-    """Maximum size of the second dimension of the first argument so far: the length of a text or
-    series."""
+    """Maximum length of a text or series so far: size of the second dimension of the first
+    argument."""
     next_inspection_step: int = 0
     """Number of optimizer steps after which its next forward pass is inspected."""
 

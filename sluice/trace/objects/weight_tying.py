@@ -52,11 +52,12 @@ class TiedParameters:
         """Record a parameter, before it is registered in a module."""
         if parameter is None or module._parameters.get(name) is parameter:
             return
-        key, path = id(parameter), _ParameterPath(weakref.ref(module), name)
-        _, first_path = self._first_paths.get(key, (None, path))
-        if first_path.current_parameter() is not parameter:  # the parameter moved, or is new
-            ref = weakref.ref(parameter, lambda _: self._first_paths.pop(key, None))
-            self._first_paths[key] = ref, path
+        parameter_id, path = id(parameter), _ParameterPath(weakref.ref(module), name)
+        _, first_path = self._first_paths.get(parameter_id, (None, path))
+        # No tie if the parameter is new, or is no longer registered at its first path.
+        if first_path.current_parameter() is not parameter:
+            ref = weakref.ref(parameter, lambda _: self._first_paths.pop(parameter_id, None))
+            self._first_paths[parameter_id] = ref, path
             return
         # Ties of deleted modules, and an earlier record of the same tie, are dropped.
         self._ties = [tie for tie in self._ties if tie.is_alive and tie.paths != (first_path, path)]
@@ -88,8 +89,8 @@ class TiedParameters:
     def find_broken(self) -> Iterator[tuple[Parameter, Parameter]]:
         """Yield the two parameters of each broken tie.
 
-        The first one replaced the tied parameter in its module. The second one is the tied
-        parameter, or replaced it as well.
+        The first parameter replaced the tied parameter in one module. The second is the tied
+        parameter, or the parameter that replaced it in the other module.
         """
         for tie in self._ties:
             first, second = (path.current_parameter() for path in tie.paths)

@@ -28,11 +28,12 @@ pattern. Example: the usual pattern is predicted after itself, and also follows 
 first step of each epoch."""
 
 _MAX_PATTERNS = 64
-"""Maximum number of patterns. Beyond it, patterns without a predicted successor are dropped, or all
-patterns if every one has a successor."""
+"""Maximum number of patterns. When it is reached, patterns without a predicted successor are
+dropped. If every pattern has a successor, all are dropped."""
 
 _END_CODE = -2
-"""Sentinel after the last event code. Codes are not negative; -1 means that a code is unknown."""
+"""Sentinel after the last event code. It differs from every event code (0 or more) and from -1, the
+value for an unknown code."""
 
 
 class StepPatterns:
@@ -81,9 +82,11 @@ class StepPatterns:
                 }
                 if len(self._patterns) >= _MAX_PATTERNS:
                     self._patterns = {}
-                for kept in self._patterns.values():  # forget dropped patterns
-                    kept.successor_counts = {
-                        p: n for p, n in kept.successor_counts.items() if p is kept.successor
+                for remaining_pattern in self._patterns.values():  # forget dropped patterns
+                    remaining_pattern.successor_counts = {
+                        p: n
+                        for p, n in remaining_pattern.successor_counts.items()
+                        if p is remaining_pattern.successor
                     }
             # The layout of ``EndedStep.events``, with 0 instead of each time.
             events_without_times = [code_or_time for code in codes for code_or_time in (code, 0)]

@@ -48,14 +48,14 @@ class StepPredictor:
         """Maximum number of predicted steps between two fully recorded ones. 0 if no step may be
         predicted, because steps are slow or each one must be recorded fully."""
 
-    def _learn(self, released: BufferedStepsReleased) -> None:
+    def _learn(self, event: BufferedStepsReleased) -> None:
         """Learn from ended steps if steps may be predicted, and update ``_max_predicted_steps``."""
         sampling, settings = self._sink.sampling, self._sink.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
         is_allowed = is_fast and not sampling.every_step_needed_by
         self._max_predicted_steps = settings.full_sample_every - 1 if is_allowed else 0
         if self._max_predicted_steps:
-            self._patterns.add(released.steps)
+            self._patterns.add(event.steps)
 
     def _start(self, event: PredictionMayBegin) -> None:
         """Predict the pattern after the step that just ended, if there is a known successor."""
@@ -86,9 +86,11 @@ class StepPredictor:
         assert pattern is not None  # because the running step is predicted
         matched_codes, now = prediction.codes[: prediction.position], self._sink.clock()
         self._close(thread, pattern, matched_codes)
-        thread.step.events = [number for code in matched_codes for number in (code, now)]
+        thread.step.events = [
+            code_or_time for code in matched_codes for code_or_time in (code, now)
+        ]
         zero_grad_code = pattern.optimizer_entry.zero_grad_code
-        # Which happened last: ``zero_grad`` or a backward pass?
+        # Find out whether ``zero_grad`` or a backward pass happened last.
         gradient_codes = {zero_grad_code, *self._sink.events.backward_codes}
         last_code = next((c for c in reversed(matched_codes) if c in gradient_codes), None)
         thread.backward.is_followed_by_zeroing = last_code == zero_grad_code

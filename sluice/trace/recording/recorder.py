@@ -26,12 +26,12 @@ from sluice.trace.settings import TraceSettings
 
 _MAX_RECENT_STEPS = 128
 """Maximum number of steps whose detail is kept until the next flush: times of events, and scalars
-that are not kept in the history. If a program makes more steps, the detail of the earlier ones is
+that are not kept in the history. If a program makes more steps, the detail of the earlier steps is
 dropped."""
 
 _MAX_DETAIL_RECORDS = 1024
-"""Maximum number of other records of detail that are kept until the next flush. If there are more,
-the earlier ones are dropped."""
+"""Maximum number of other records of detail that are kept until the next flush. If more are added,
+the earliest are dropped."""
 
 ScalarsRow = tuple[
     int, list[Tensor | float], list[tuple[int, Tensor | float, float]], Tensor | None, bool
@@ -40,7 +40,7 @@ ScalarsRow = tuple[
 the row is kept in the history."""
 
 _NUM_STEP_FIELDS = 6
-"""Number of fields of a row in ``_steps``."""
+"""Number of fields of a row in ``_step_rows``."""
 
 _NUM_SCALARS_FIELDS = 5
 """Number of fields of a row in ``_recent_scalars``."""
@@ -57,8 +57,8 @@ class Recorder:
     Args:
         folder: Folder of this process; created at the first flush.
         settings: Limits of time and disk space.
-        describe: Returns the description of this process. Called when the folder is created,
-            because the rank of the process may be unknown before.
+        describe: Returns the first record of the trace, which describes this process. Called when
+            the folder is created, because the rank of the process may be unknown before.
         clock: Monotonic time [ns].
     """
 
@@ -80,13 +80,13 @@ class Recorder:
         self._history_lines: list[bytes] = []
         self._kept_statistics: list[Record] = []
         """Statistics that are kept in the history, and are not written yet."""
-        self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_RECORDS)
+        self._detail_records: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_RECORDS)
         """Name and record of the recent detail that is not written yet."""
         self._sequence_counts: dict[int, list[int]] = {}
         """First step, last step and number of steps since the last flush, by sequence index. An
         unfinished step has the key -1 - index."""
         # Rows are stored flat: a container per row would trigger the garbage collector more often.
-        self._steps: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_STEP_FIELDS)
+        self._step_rows: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_STEP_FIELDS)
         """Rows of steps: step, sequence index, positions of the events that the sequence stores (a
         repeated block of events is stored once), times of all events of the step, end time, and
         end time of the previous step."""
@@ -102,7 +102,8 @@ class Recorder:
         self._statistics_sampler = LogSpacedSampler(settings.history_rows)
         self.device_reads = BatchedDeviceReads()
         self.num_overflow_steps = 0
-        """Number of steps without a recorded sequence: there were too many distinct sequences."""
+        """Number of steps whose sequence was not recorded, because there were too many distinct
+        sequences."""
 
     def write(self, name: str, record: Record) -> None:
         """Add a record to the history, which covers the whole run."""
@@ -110,7 +111,7 @@ class Recorder:
 
     def write_detail(self, name: str, record: Record) -> None:
         """Add a record to the recent detail, in which it is kept until newer records replace it."""
-        self._detail.append((name, record))
+        self._detail_records.append((name, record))
 
     def write_statistics(self, record: Record) -> None:
         """Add statistics to the recent detail, and a sample of them to the history."""
@@ -140,7 +141,9 @@ class Recorder:
                 continue
             # An array, because the garbage collector would have to traverse a list.
             times = array("q", step.events[1::2])
-            self._steps += step.step, sequence, kept_positions, times, step.ended_ns, step.began_ns
+            self._step_rows += (
+                step.step, sequence, kept_positions, times, step.ended_ns, step.began_ns
+            )  # fmt: skip
             if step.losses or step.clips or step.scale is not None:
                 is_kept = self._scalars_sampler.advance()
                 scalars = (step.step, step.losses, step.clips, step.scale, is_kept)
@@ -198,7 +201,7 @@ class Recorder:
         self._files.write_history(self._history_lines, is_required=True)
         self._files.write_recent(
             [
-                *(encode_line(name, record.model_dump()) for name, record in self._detail),
+                *(encode_line(name, record.model_dump()) for name, record in self._detail_records),
                 *self._step_lines(),
                 *_scalars_lines(scalars, is_kept=False),
             ]
@@ -209,12 +212,12 @@ class Recorder:
                 "losses, norms and statistics are not added to it. Raise history_bytes to keep "
                 "them."
             )
-            step = self._steps[-_NUM_STEP_FIELDS] if self._steps else 0
+            step = self._step_rows[-_NUM_STEP_FIELDS] if self._step_rows else 0
             note = encode_line("note", {"step": step, "kind": "full", "text": text})
             self._files.write_history([note], is_required=True)
         self._history_lines, self._kept_statistics = [], []
-        self._detail.clear()
-        self._steps.clear()
+        self._detail_records.clear()
+        self._step_rows.clear()
         self.flush_due_ns = self._clock() + int(self._settings.flush_s * 1e9)
 
     def close(self) -> None:
@@ -242,7 +245,7 @@ class Recorder:
             self.learning_rates = []
 
     def _step_lines(self) -> Iterable[bytes]:
-        if self._steps:
+        if self._step_rows:
             began = self._began_ns
             rows = [
                 [
@@ -253,7 +256,7 @@ class Recorder:
                     (start - began) // 1000,
                 ]
                 for step, sequence, kept_positions, times, end, start in _rows(
-                    self._steps, _NUM_STEP_FIELDS
+                    self._step_rows, _NUM_STEP_FIELDS
                 )
                 if sequence != OVERFLOW_INDEX
             ]

@@ -31,7 +31,7 @@ class StepRecorder:
     """
 
     __slots__ = (
-        "_bus", "_clock", "_due_step", "_events", "_last_end_ns", "_lock", "_pending_steps",
+        "_bus", "_clock", "_delivery_step", "_events", "_last_end_ns", "_lock", "_pending_steps",
         "_recorder", "_sampling", "last", "numbers",
     )  # fmt: skip
 
@@ -56,7 +56,7 @@ class StepRecorder:
         """End time of the last fully recorded step [ns]."""
         self._pending_steps: list[tuple[Any, ...]] = []
         """Fields of an ``EndedStep`` for each buffered entry."""
-        self._due_step = 0
+        self._delivery_step = 0
         """Number of the step at whose end the buffered steps are delivered."""
 
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
@@ -84,7 +84,7 @@ class StepRecorder:
             entry.num_steps += 1
             if step.pending_statistics is not None:
                 self._sampling.after_step(step, entry, self.last)
-            if thread.index < 0:  # its first event was a step, so it has no index yet
+            if thread.index < 0:  # the first event of the thread was a step; it got no index yet
                 self._events.assign_index(thread)
             now = self._clock()
             since_recorded_step_ns = now - self._last_end_ns
@@ -99,14 +99,14 @@ class StepRecorder:
             )  # fmt: skip
             thread.last_loss = step.losses[-1] if step.losses else None
             thread.clear_step()
-            if statistics_ns or self.last >= self._due_step:
+            if statistics_ns or self.last >= self._delivery_step:
                 self.deliver_pending()
             if now >= self._recorder.flush_due_ns:
                 self.flush()
                 now = self._clock()
             self._last_end_ns = step.began_ns = now
             if not self._sampling.samples_norms:  # a sampled step cannot be predicted
-                self._bus.publish(PredictionMayBegin(thread, events[::2], self._due_step))
+                self._bus.publish(PredictionMayBegin(thread, events[::2], self._delivery_step))
 
     def add_repeated(self, *fields: Any) -> None:
         """Buffer steps that matched their prediction, given the fields of an ``EndedStep``."""
@@ -124,7 +124,7 @@ class StepRecorder:
         steps, self._pending_steps = [*starmap(EndedStep, self._pending_steps)], []
         sampling = self._sampling
         sampling.add_steps(steps)
-        self._due_step = self.last + min(
+        self._delivery_step = self.last + min(
             max(sampling.budget.steps_until_due, 1), _MAX_PENDING_STEPS
         )
         self._recorder.add_steps(steps)
@@ -149,7 +149,7 @@ def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
     # backward pass is zero now.
     may_be_zero = thread.backward.is_followed_by_zeroing or (
         entry.gradient_check.last_nonzero_gradient is not None
-        and entry.gradient_check.pop_was_zeroed()
+        and entry.gradient_check.check_zeroing_once()
     )
     flags = entry.gradient_tracker.record_step(entry, may_be_zero=may_be_zero)
     if thread.optimizer_call.has_closure:

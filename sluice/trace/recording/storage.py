@@ -44,7 +44,7 @@ class TraceFiles:
     """Writer of a trace folder; each folder has exactly one.
 
     Args:
-        folder: Created here; must not exist.
+        folder: Folder of the trace; it is created here and must not exist.
         recent_bytes: Maximum size of both ring files together [bytes].
         history_bytes: Size of the history beyond which only required lines are written [bytes].
     """
@@ -65,7 +65,7 @@ class TraceFiles:
         """Whether lines that are not required were dropped, because the history is full."""
 
     def write_history(self, lines: Iterable[bytes], *, is_required: bool) -> None:
-        """Append lines to the history; if it is full, lines that are not required are dropped."""
+        """Append lines to the history. If it is full, drop lines that are not required."""
         content = b"".join(lines)
         if not is_required and self._num_bytes["history"] + len(content) > self._max_history_bytes:
             self.is_full = True
@@ -74,7 +74,10 @@ class TraceFiles:
         _write(self._history, content)
 
     def write_recent(self, lines: Iterable[bytes]) -> None:
-        """Append lines to the ring buffer; if it is full, the older half is dropped first."""
+        """Append lines to the ring buffer. If its active file is full, empty the other one first.
+
+        The lines are then written to the emptied file.
+        """
         content = b"".join(lines)
         if self._num_bytes["recent"] + len(content) > self._max_ring_file_bytes:
             self._active_index = 1 - self._active_index

@@ -4,22 +4,21 @@ import math
 import statistics
 from collections import deque
 
-_COST_WINDOW = 9
-"""Number of latest samples over which the median cost is computed. The first costs include
+_NUM_RECENT_COSTS = 9
+"""Number of latest samples whose median cost is used. A median, because the first costs include
 warm-up."""
 
-_STEP_WINDOW = 33
-"""Number of latest steps over which the median time is computed. With a median, a single pause of
-the program does not raise the sampling rate."""
+_NUM_RECENT_STEP_TIMES = 33
+"""Number of latest steps whose median time is used. With a median, a single pause of the program
+does not shorten the sampling interval."""
 
 
 class SamplingBudget:
     """Chooses the steps with statistics, so that statistics take at most a share of the run time.
 
-    The first steps are sampled often and later ones less and less often, so that a short run has
-    samples, too. Norms of gradients and weights are sampled at least every ``max_interval`` steps,
-    even if their cost then exceeds the share. All other statistics are sampled only as often as the
-    share allows.
+    The sampling interval is short at first and grows, so that a short run has samples, too. Norms
+    of gradients and weights are sampled at least every ``max_interval`` steps, even if their cost
+    exceeds the share. All other statistics are sampled only as often as the share allows.
 
     Args:
         cost_share: Maximum time spent on statistics, as a share of the program's own time.
@@ -29,27 +28,27 @@ class SamplingBudget:
     def __init__(self, *, cost_share: float, max_interval: int) -> None:
         self._cost_share = cost_share
         self._max_interval = max_interval
-        self._costs: deque[int] = deque(maxlen=_COST_WINDOW)
+        self._costs: deque[int] = deque(maxlen=_NUM_RECENT_COSTS)
         """Costs of the latest full samples [ns]."""
-        self._step_times: deque[int] = deque(maxlen=_STEP_WINDOW)
+        self._step_times: deque[int] = deque(maxlen=_NUM_RECENT_STEP_TIMES)
         """Times of the latest steps, without their statistics [ns]."""
         self._flush_cost_ns = 0.0
         """Cost of reading and writing the statistics of one step at a flush [ns]."""
         self._num_steps = 0
         """Number of steps so far."""
         self._num_untimed_steps = 0
-        """Number of steps from ``add_repeats`` since the last ``add_step``."""
+        """Number of steps that ``add_repeats`` added since the last ``add_step``."""
         self._due_step = 0
         """Number of steps after which the next statistics are due."""
         self._restart_step = 0
         """Number of steps before the last restart."""
         self._norm_samples_left = 0
-        """Number of samples of only the norms before the next full sample."""
+        """Number of samples, each of only the norms, that are taken before the next full sample."""
         self._interval = 1
         """Interval between samples [steps]."""
 
     @property
-    def is_full_sample(self) -> bool:
+    def is_next_sample_full(self) -> bool:
         """Whether the next sample includes all statistics, not only the norms."""
         return not self._norm_samples_left
 
@@ -73,14 +72,15 @@ class SamplingBudget:
         self._num_untimed_steps += num_steps
 
     def add_step(self, *, step_ns: int, cost_ns: int) -> bool:
-        """Add the time of a step, including the steps of ``add_repeats`` before it.
+        """Add a step.
 
-        The interval to the next sample is chosen only at a step that was due. Other steps may have
-        a cost, too, such as that of a snapshot of the membership.
+        The interval to the next sample is chosen only at a step that was due for statistics.
+        Another step may have a cost, too, for example for a snapshot of the membership.
 
         Args:
-            step_ns: Time of all these steps, including statistics [ns].
-            cost_ns: Part of this time that was spent on statistics [ns]; 0 without statistics.
+            step_ns: Time of the step, its statistics, and the steps that ``add_repeats`` added
+                since the last call [ns].
+            cost_ns: Time of the statistics [ns]; 0 for a step without statistics.
 
         Returns:
             Whether the next step has statistics.
@@ -93,7 +93,7 @@ class SamplingBudget:
         return self._num_steps >= self._due_step
 
     def restart(self) -> None:
-        """Sample the next step, and those after it as often as at the beginning."""
+        """Sample the next step, and shorten the interval to that of the beginning."""
         self._restart_step = self._due_step = self._num_steps
         self._norm_samples_left = 0
 
@@ -113,5 +113,5 @@ class SamplingBudget:
             if num_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
         next_interval = min(self._interval, max(num_since_restart, 1))
-        # An odd interval, so that both of two alternating optimizers are sampled.
+        # The interval is made odd, so that both of two alternating optimizers are sampled.
         self._due_step = self._num_steps + next_interval - (next_interval % 2 == 0)

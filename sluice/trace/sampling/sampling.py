@@ -55,7 +55,7 @@ class Sampling:
         self.samples_statistics = True
         """Whether all other statistics are sampled in the next step, too."""
         self.every_step_needed_by: set[str] = set()
-        """Parts of the tracer that need every step to be recorded fully."""
+        """Names of the parts of the tracer that need every step to be recorded fully."""
         self.fingerprints = RowFingerprintCache()
         self.budget = SamplingBudget(
             cost_share=settings.cost_share, max_interval=settings.max_steps_between_samples
@@ -91,7 +91,7 @@ class Sampling:
         """Take the samples that are due before an optimizer updates its parameters.
 
         Args:
-            open_step: What was recorded since the last step.
+            open_step: Events, losses and statistics since the last step.
             entry: Optimizer that is about to make a step.
             step: Number of steps so far.
         """
@@ -130,7 +130,10 @@ class Sampling:
                 )
             else:  # repeated steps: step numbers and losses alternate in ``step.losses``
                 self.budget.add_repeats(len(step.losses) // 2)
-        self.samples_norms, self.samples_statistics = is_due, is_due and self.budget.is_full_sample
+        self.samples_norms, self.samples_statistics = (
+            is_due,
+            is_due and self.budget.is_next_sample_full,
+        )
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""
@@ -145,6 +148,6 @@ class Sampling:
             )
             self._recorder.write_statistics(record)
         self._unwritten_statistics = []
-        self.membership.write()
+        self.membership.write_values()
         self._recorder.flush()
         self.budget.add_flush(cost_ns=self._clock() - began, num_sampled_steps=num_sampled_steps)

@@ -34,7 +34,7 @@ class PendingStatistics:
     """Norm of the gradient of each parameter."""
     weight_norms: list[Tensor]
     """Norm of each parameter before the step."""
-    rates: tuple[float, ...]
+    learning_rates: tuple[float, ...]
     """Learning rate of each parameter group."""
 
 
@@ -62,7 +62,7 @@ def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStati
             ],
             grad_norms=_norms([p.grad for p in parameters if p.grad is not None]),
             weight_norms=_norms([p.detach() for p in parameters]),
-            rates=tuple(float(group.get("lr", 0.0)) for group in entry.groups),
+            learning_rates=tuple(float(group.get("lr", 0.0)) for group in entry.groups),
         )
 
 
@@ -74,7 +74,9 @@ def end_statistics(
     *,
     sample_size: int,
 ) -> list[OptimizerStatistics]:
-    """Compute update norms, changed shares and moments, and request all values of the step.
+    """Compute the norms of updates and optimizer state, and request all statistics of the step.
+
+    For half-precision weights, the share of weights that the step changed is computed, too.
 
     Args:
         entry: Optimizer that made the step.
@@ -84,7 +86,7 @@ def end_statistics(
         sample_size: As in ``begin_statistics``.
 
     Returns:
-        A list that contains the statistics once they are read.
+        A list to which the statistics are appended when their values are read.
     """
     records: list[OptimizerStatistics] = []
     optimizer = entry.ref()
@@ -108,7 +110,7 @@ def end_statistics(
         records.append(
             OptimizerStatistics(
                 optimizer=entry.index,
-                rates=pending.rates,
+                rates=pending.learning_rates,
                 parameters=tuple(
                     objects.parameters.get_or_add(p).index for p in pending.parameters
                 ),
@@ -147,8 +149,8 @@ def request_output_statistics(
         device_reads: Reads the values later.
 
     Returns:
-        A list that contains the statistics once they are read. It stays empty if the output has no
-        plain tensor, or if the first one is empty or not floating-point.
+        A list to which the statistics are appended when their values are read. It stays empty if
+        the output has no plain tensor, or if its first tensor is empty or not floating-point.
     """
     records: list[OutputStatistics] = []
     tensor = first_tensor(output)
@@ -207,8 +209,8 @@ def _changed_shares(
     """Return for each parameter the share of sampled elements that the step changed.
 
     Elements with a gradient of 0 do not count. The share is NaN if no sampled element counts, and
-    for parameters without a half-precision dtype. The list is empty if no parameter has such a
-    dtype.
+    for parameters without a half-precision dtype. The list is empty if no parameter has a
+    half-precision dtype.
     """
     if not any(p.dtype in _HALF_PRECISION_DTYPES for p in pending.parameters):
         return []
@@ -229,7 +231,7 @@ def _changed_shares(
 def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     if not tensors:
         return []
-    # A float16 sum of squares overflows at 65,504.
+    # In float16, a sum of squares overflows at 65,504, so norms are accumulated in float32.
     if any(t.dtype == torch.float16 for t in tensors):
         return [torch.linalg.vector_norm(t, dtype=_accumulation_dtype(t)) for t in tensors]
     return list(torch._foreach_norm(list(tensors)))
