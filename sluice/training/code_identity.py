@@ -1,4 +1,4 @@
-"""Record of the code that determines a model, part by part, so that changes can be named."""
+"""Record of the code that determines a model, by module and package, so that changes are named."""
 
 from collections.abc import Iterator, Mapping
 
@@ -28,7 +28,7 @@ class CodeIdentity(Record):
 
     @property
     def digest(self) -> str:
-        """Digest of all covered parts."""
+        """Digest of the modules, distributions and data files."""
         return digest_json([self.modules, self.distributions, self.data_files])
 
     @property
@@ -51,7 +51,7 @@ class CodeIdentity(Record):
 
 
 def describe_changes(now: CodeIdentity, earlier: CodeIdentity | None) -> str:
-    """Return the changes since an earlier identity, as a phrase; "code" if none is known."""
+    """Return the changes since an earlier identity, as a phrase; "code" if no change is known."""
     changes = now.changes(earlier) if earlier is not None else ()
     if not changes:
         return "code"

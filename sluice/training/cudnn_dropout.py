@@ -1,8 +1,8 @@
 """Makes the dropout of recurrent layers on CUDA a function of the state of the random generator.
 
-Between the layers of an ``nn.GRU`` or ``nn.LSTM``, cuDNN draws the masks from a state of its own,
-which torch seeds once from the CUDA generator and which no checkpoint contains. A resumed training
-would continue with other masks, and a recomputed forward pass would use other masks than the first.
+Between the layers of an ``nn.GRU`` or ``nn.LSTM``, cuDNN draws the dropout masks from its own
+state. torch seeds this state once from the CUDA generator, and no checkpoint contains it. A resumed
+training would continue with other masks, and a recomputed forward pass would differ from the first.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def reseeded_cudnn_dropout(model: nn.Module, device: torch.device) -> Iterator[N
     def reseed(module: nn.Module, _inputs: object) -> None:
         assert isinstance(module, nn.RNNBase)
         if module.training and module.dropout > 0:
-            # torch seeds the state of cuDNN again after the state of its own generator is set.
+            # Setting the state of the CUDA generator makes torch seed the state of cuDNN again.
             torch.cuda.set_rng_state(torch.cuda.get_rng_state(device), device)
 
     with contextlib.ExitStack() as hooks:

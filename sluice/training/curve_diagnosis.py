@@ -22,7 +22,7 @@ from sluice.training.loop import EpochResult
 _MIN_EPOCHS = 6
 """Minimum number of epochs to fit a trend. Six epochs have five differences between neighbours."""
 
-_CLEAR_STANDARD_ERRORS = 4.0
+_SIGNIFICANT_T_RATIO = 4.0
 """Ratio of a trend to its standard error above which the trend is significant."""
 
 
@@ -32,8 +32,8 @@ class DiagnosisSettings(Settings):
     gap_epochs: int = Field(
         5,
         ge=3,
-        description="Minimum number of epochs after the best one to detect overfitting; also the "
-        "number of last epochs over which 'stopped too early' measures the decrease [epochs].",
+        description="Overfitting requires at least this number of epochs after the best epoch. "
+        "'Stopped too early' measures the decrease over this number of last epochs.",
     )
     gap_share: float = Field(
         0.1,
@@ -51,32 +51,33 @@ class DiagnosisSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Minimum share of trainings that must have a symptom before the decision "
-        "about the candidate gives advice about it. 'Stopped too early' is also found if the best "
+        description="The decision about a candidate gives advice about a symptom only if at least "
+        "this share of trainings has the symptom. 'Stopped too early' is also found if the best "
         "epoch is max_epochs in at least this share of trainings.",
     )
     trivial_share: float = Field(
         0.99,
         gt=0,
         le=1,
-        description="Minimum ratio of the lowest train loss to the loss of the best constant "
-        "prediction for a training to count as underfitting.",
+        description="A training counts as underfitting if its lowest train loss is at least this "
+        "multiple of the loss of the best constant prediction.",
     )
     min_loss_decrease: float = Field(
         1e-3,
         ge=0,
-        description="Relative decrease of the train loss up to which the loss counts as constant.",
+        description="The train loss counts as constant if its relative decrease is at most this "
+        "value.",
     )
     max_gradient_norm: float = Field(
         100.0,
         gt=0,
-        description="Gradient norm above which a training counts as exploding, from the second "
-        "epoch on. If the train loss is above 1, the limit is this value times the loss.",
+        description="A training counts as exploding if a gradient norm exceeds this value after "
+        "the first epoch. If the train loss is above 1, the limit is this value times the loss.",
     )
     max_gradient_jump: float = Field(
         30.0,
         gt=1,
-        description="Gradient norm above which a training counts as exploding, as a multiple of "
+        description="A training counts as exploding if a gradient norm exceeds this multiple of "
         "the largest mean norm of an earlier epoch.",
     )
     dead_share: float = Field(
@@ -103,7 +104,7 @@ class CurveDiagnosis(Record):
 
     @property
     def summary(self) -> str:
-        """One sentence for reports."""
+        """One or more sentences for reports."""
         if self.symptoms:
             return " ".join(f"{symptom.fault}: {symptom.what}" for symptom in self.symptoms)
         if not self.has_enough_epochs:
@@ -127,11 +128,11 @@ def diagnose_curves(
         history: Epochs of the training, in order.
         settings: Thresholds of the symptoms.
         max_epochs: Maximum number of epochs in the training settings.
-        expects_signal: ``Workload.expects_signal``. If the target may be unpredictable, a constant
-            loss is no symptom.
-        constant_loss: Mean train loss of the best constant prediction, if known.
-        dead_units: Number of neurons that were never active, and their total, as returned by
-            ``count_dead_units``.
+        expects_signal: Whether the target should be predictable (``Workload.expects_signal``). If
+            not, a constant loss and underfitting are no symptoms.
+        constant_loss: Mean train loss of the best constant prediction; None if unknown.
+        dead_units: Number of neurons that were never active, and number of all neurons, as returned
+            by ``count_dead_units``.
     """
     if not history:
         return CurveDiagnosis(symptoms=(), epochs=0, has_enough_epochs=False)
@@ -160,8 +161,8 @@ def diagnose_curves(
 def fit_trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
     """Return the change along a fitted straight line, and whether it is significant.
 
-    A change is significant if it exceeds four times its standard error. That occurs by chance in
-    about one of a hundred windows of six independent values.
+    A change is significant if it exceeds four times its standard error. For six independent values,
+    that occurs by chance with a probability of 1.6 %.
     """
     x_T = np.arange(len(values_T)) - (len(values_T) - 1) / 2
     slope = float(x_T @ values_T / (x_T @ x_T))
@@ -169,7 +170,7 @@ def fit_trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
     residual_T = values_T - values_T.mean() - slope * x_T
     variance = float(residual_T @ residual_T) / max(len(values_T) - 2, 1)
     error = math.sqrt(variance / float(x_T @ x_T)) * (len(values_T) - 1)
-    return change, abs(change) > _CLEAR_STANDARD_ERRORS * error
+    return change, abs(change) > _SIGNIFICANT_T_RATIO * error
 
 
 def _find_overfitting(
@@ -180,7 +181,7 @@ def _find_overfitting(
     num_epochs_after = len(val_E) - 1 - best
     if num_epochs_after < settings.gap_epochs:
         return None
-    # Without the best epoch: it was selected for its low loss, which would bias the slope.
+    # The tail excludes the best epoch: it was selected for its low loss, which biases the slope.
     tail = slice(best + 1, None)
     increase, is_increase_significant = fit_trend(val_E[tail])
     gap_increase, is_gap_increase_significant = fit_trend((val_E - train_E)[tail])
@@ -200,7 +201,7 @@ def _find_overfitting(
         },
         cause="The network memorises the train rows: it is too large for their number.",
         fix="Try more rows first, then weight_decay times 10, dropout 0.1 to 0.3, or half of "
-        "hidden. The kept weights are those of the best epoch.",
+        "hidden. The training keeps the weights of the best epoch.",
     )
 
 
@@ -264,7 +265,7 @@ def _find_explosion(history: Sequence[EpochResult], settings: DiagnosisSettings)
         largest_earlier_mean = max(
             (mean for mean in means if math.isfinite(mean)), default=math.inf
         )
-        # Not in the first epoch: gradients may be large at the start of a training.
+        # The first epoch is not checked, because gradients may be large at the start of a training.
         if index and not has_skipped_steps and not norm <= limit:
             return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the limit is "
@@ -275,7 +276,7 @@ def _find_explosion(history: Sequence[EpochResult], settings: DiagnosisSettings)
         if not has_skipped_steps and not norm <= max_norm:
             return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the largest mean "
-                f"of the epochs before is {largest_earlier_mean:.3g}.",
+                f"of the earlier epochs is {largest_earlier_mean:.3g}.",
                 result,
             )
     return None
@@ -300,8 +301,9 @@ def _explosion_finding(what: str, result: EpochResult) -> Finding:
         what=what,
         evidence={"epoch": result.epoch, "gradient_norm": result.grad_norm_max},
         cause="The learning rate is too high, clip_norm too large, or a row is far out of range.",
-        fix="Divide learning_rate by 3 first, then clip_norm (0.5 to 1 for a Transformer, 5 to 10 "
-        "for recurrent networks), and inspect the rows with the highest loss.",
+        fix="Divide learning_rate by 3 first. Then lower clip_norm (usual values: 0.5 to 1 for a "
+        "Transformer, 5 to 10 for a recurrent network), and inspect the rows with the highest "
+        "loss.",
     )
 
 

@@ -12,7 +12,7 @@ from sluice.training.settings import DeviceChoice
 from sluice.workloads.examples import Examples
 
 _MAX_MEMORY_SHARE = 0.5
-"""Share of a device's free memory that rows may use; the rest is for the network."""
+"""Maximum share of a device's free memory that rows use; the rest is for the network."""
 
 _CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 """Environment variable and value that fix the workspace of cuBLAS, which costs 24 MiB per stream.

@@ -22,8 +22,8 @@ from sluice.training.ranks import Ranks, RankShard
 T = TypeVar("T")
 
 _LOST_CONNECTION = re.compile(r"gloo|nccl|TCPStore|process ?group", re.IGNORECASE)
-"""Matches the messages of torch about a lost connection. The type of the error does not suffice: it
-may be a plain RuntimeError."""
+"""Matches the messages of torch about a lost connection. The type of the error is not sufficient,
+because it may be RuntimeError."""
 
 
 class DistributedRanks(Ranks):
@@ -39,9 +39,9 @@ class DistributedRanks(Ranks):
         ``find_unused_parameters`` is on, although it costs a traversal of the graph in every step
         and one warning of torch, for two reasons:
 
-        - Without it ``DistributedDataParallel`` rebuilds its gradient buckets after the first step.
-          With three or more ranks the buckets determine the order of summation, so a resumed
-          training would not be bitwise identical to an uninterrupted one.
+        - Without this option, ``DistributedDataParallel`` rebuilds its gradient buckets after the
+          first step. With three or more ranks the buckets determine the order of summation, so a
+          resumed training would differ bitwise from an uninterrupted training.
         - Unused parameters do not change, as with a single process.
         """
         return DistributedDataParallel(

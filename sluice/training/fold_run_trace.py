@@ -63,8 +63,8 @@ def traced_attempt(run_folder: Path, *, is_enabled: bool) -> Iterator[FoldRunTra
         is_enabled: Whether to trace; if not, the yielded trace stays empty.
 
     Raises:
-        TrainingFailed: Raised inside the context. If the trace shows an error, the cause and fix
-            are those of its diagnosis.
+        TrainingFailed: Raised inside the context. If the trace shows an error, cause and fix come
+            from the diagnosis of this error.
     """
     attempt = FoldRunTrace()
     if not is_enabled:

@@ -69,7 +69,7 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
         module = finder.find(name)
         if module is None:
             continue
-        # Checked before the distribution, because Sluice may also be installed as one.
+        # Checked before the distribution, because Sluice may be installed as a distribution.
         if name.split(".")[0] == _SLUICE:
             if module.file is not None:
                 graph.sluice_modules[name] = module.file
@@ -262,7 +262,7 @@ class _Finder:
 
 
 def _loaded_module(name: str) -> _Module | None:
-    """Return the location of a module that Python has already imported; None for others."""
+    """Return the location of a module that Python has already imported; None if it has not."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if module is None or (file is None and not hasattr(module, "__path__")):

@@ -233,7 +233,7 @@ def train(
                 # first rank's stream is in the checkpoint.
                 stream = RandomStream(derive_seed(seed, f"dropout_{ranks.shard.rank}_{epoch}"))
             if keeper is not None:
-                keeper.begin(epoch, epoch_settings, started=started)
+                keeper.begin(epoch, epoch_settings, started_at=started)
             with stream.active():
                 with (
                     reseeded_cudnn_dropout(model, device),
