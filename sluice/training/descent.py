@@ -76,7 +76,7 @@ class RangeTestSettings(Settings):
 class WindowLines:
     """Straight lines fitted to windows of the curve; one entry per window centre."""
 
-    window: int
+    window_steps: int
     """Width of the windows [steps]."""
     mean_C: NDArray[np.float64]
     """Mean loss of each window."""
@@ -112,7 +112,7 @@ def find_steepest_descent(
 def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) -> WindowLines:
     if len(loss_N) < window:
         empty = np.empty(0)
-        return WindowLines(window=window, mean_C=empty, slope_C=empty, error_C=empty)
+        return WindowLines(window_steps=window, mean_C=empty, slope_C=empty, error_C=empty)
     x_W = step_decades * (np.arange(window) - window // 2)
     loss_CW = sliding_window_view(loss_N, window)
     mean_C = loss_CW.mean(axis=1)
@@ -122,7 +122,7 @@ def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) 
     residual_CW = centred_CW - slope_C[:, None] * x_W
     variance_C = (residual_CW**2).sum(axis=1) / (window - 2)
     error_C = np.sqrt(variance_C / sum_of_squares)
-    return WindowLines(window=window, mean_C=mean_C, slope_C=slope_C, error_C=error_C)
+    return WindowLines(window_steps=window, mean_C=mean_C, slope_C=slope_C, error_C=error_C)
 
 
 def _descends_significantly(lines: WindowLines, settings: RangeTestSettings) -> NDArray[np.bool_]:
@@ -134,8 +134,8 @@ def _descends_significantly(lines: WindowLines, settings: RangeTestSettings) -> 
     if not num_windows:
         return np.zeros(0, dtype=bool)
     alpha = (1 - settings.confidence) / num_windows / len(_WIDTH_MULTIPLES)  # Bonferroni correction
-    required_t = float(stdtrit(lines.window - 2, 1 - alpha))
-    decrease_C = -lines.slope_C * settings.step_decades * lines.window
+    required_t = float(stdtrit(lines.window_steps - 2, 1 - alpha))
+    decrease_C = -lines.slope_C * settings.step_decades * lines.window_steps
     significant_C: NDArray[np.bool_] = (
         (-lines.slope_C > required_t * lines.error_C)
         & (decrease_C > ROUNDING_SHARE * np.abs(lines.mean_C))

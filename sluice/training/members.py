@@ -39,9 +39,11 @@ class TrainedModels(Record):
 
     data: str = Field(description="Digest of the feature frame.")
     config: str = Field(description="Digest of workload, model and training settings.")
-    code: str = Field(description="Digest of the code that determines the bits.")
+    code: str = Field(description="Digest of the code that determines the weights bit for bit.")
     code_identity: CodeIdentity | None = Field(
-        None, description="Parts of the code digest; None in records of older versions."
+        None,
+        description="Digests and versions that ``code`` is computed from; None in records of older "
+        "versions.",
     )
     codec: CodecIdentity | None = Field(
         None,
@@ -60,7 +62,7 @@ class TrainedModels(Record):
 
     @property
     def candidate(self) -> str:
-        """Digest of the candidate: of its inputs and weights, but not of times."""
+        """Digest of the inputs and the weights of the candidate, without times."""
         from sluice.base.digests import digest_json
 
         return digest_json(

@@ -27,7 +27,7 @@ def suggest_settings(training: TrainSettings, num_rows: int | None = None) -> st
     rows_at_once = min(training.micro_batch_rows or batch_rows, batch_rows)
     changes = []
     if rows_at_once > 1:
-        changes.append(f"training.micro_batch_rows: {rows_at_once // 2}, halved until it fits")
+        changes.append(f"training.micro_batch_rows: {rows_at_once // 2}, halved until a step fits")
     if training.precision == "fp32":
         changes.append("training.precision: bf16")
     if not training.recompute_activations:

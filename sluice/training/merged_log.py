@@ -52,11 +52,11 @@ def merge_logs(
     headline = workload.headline_metric
     for member in sorted_members:
         if headline not in member.test_metrics:
-            known = sorted(member.test_metrics)
+            names = sorted(member.test_metrics)
             raise ContractError(
                 f"The workload's headline_metric '{headline}' must be one of the metrics that "
-                f"metrics() returns: {', '.join(known) or 'none'}."
-                f"{suggest_nearest(headline, known)}",
+                f"metrics() returns: {', '.join(names) or 'none'}."
+                f"{suggest_nearest(headline, names)}",
                 fix=f"Return '{headline}' from metrics(), or set another headline_metric.",
             )
     logs = [store.get(member.event_log) for member in sorted_members]

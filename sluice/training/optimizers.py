@@ -41,18 +41,18 @@ _IMPLEMENTATION_ARGUMENTS = frozenset({"fused", "foreach", "differentiable"})
 """Arguments of torch's optimizers that select an implementation."""
 
 _GROUP_KEYS = frozenset({"rate_share", "has_own_decay"})
-"""Keys that Sluice adds to parameter groups: the share of the scheduled learning rate, and whether
+"""Keys that Sluice adds to parameter groups: the factor of the scheduled learning rate, and whether
 the workload set the weight decay of the group."""
 
 _NUM_TRIAL_STEPS = 2
-"""Number of steps that are tried: the first creates the optimizer state, the second uses it."""
+"""Number of steps of a trial: the first step creates the optimizer state, the second uses it."""
 
 
 def require_optimizer(settings: TrainSettings) -> None:
-    """Refuse an optimizer that cannot train, by trying it on a 2 x 2 parameter.
+    """Try the optimizer on a 2 x 2 parameter, and raise if it cannot train.
 
-    The trial runs two steps with the arguments of the first epoch and with those after each change,
-    and stores and restores the optimizer state.
+    One trial uses the arguments of the first epoch, and another trial the arguments after each
+    change. A trial runs two steps, and stores and restores the optimizer state.
 
     Args:
         settings: Optimizer, its arguments, and the changes during training.
@@ -163,7 +163,7 @@ def _construct(
             raise
         raise SettingsError(
             f"The optimizer '{name}' refuses its arguments: {_error_text(error)}.",
-            fix="Correct training.optimizer_arguments. It takes: "
+            fix="Correct training.optimizer_arguments. The optimizer takes: "
             f"{', '.join(settable_arguments) or 'none'}.",
         ) from error
 
@@ -171,7 +171,8 @@ def _construct(
 def _require_defined_momentum(
     cls: type[Optimizer], settings: TrainSettings, passed_arguments: Mapping[str, Any]
 ) -> None:
-    # torch 2.13 skips a first step that overflows, and then reads uninitialised momentum.
+    # The fused SGD of torch 2.13 skips a first step that overflows, and then reads uninitialised
+    # momentum.
     if (
         settings.precision == "fp16"
         and passed_arguments.get("fused")
@@ -205,13 +206,13 @@ def _require_known_arguments(
             raise SettingsError(
                 f"The optimizer '{name}' does not take the argument "
                 f"'{argument}'.{suggest_nearest(argument, settable_arguments)}",
-                fix="Correct training.optimizer_arguments. It takes: "
+                fix="Correct training.optimizer_arguments. The optimizer takes: "
                 f"{', '.join(settable_arguments) or 'none'}.",
             )
 
 
 def _accepted_arguments(cls: type[Optimizer]) -> tuple[list[str], bool]:
-    """Return the arguments of a class, and whether ``**kwargs`` may accept others.
+    """Return the arguments of a class, and whether ``**kwargs`` may accept other arguments.
 
     A class with ``**kwargs`` also has the arguments of its base classes.
     """
@@ -228,7 +229,7 @@ def _accepted_arguments(cls: type[Optimizer]) -> tuple[list[str], bool]:
 
 
 def _arguments_over_time(settings: TrainSettings) -> list[dict[str, Argument]]:
-    """Return the arguments of the first epoch, and those after each change of an argument."""
+    """Return the arguments of the first epoch, and the arguments after each change."""
     arguments = [settings.optimizer_arguments]
     for change in settings.changes:
         if change.optimizer_arguments:

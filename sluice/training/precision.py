@@ -4,7 +4,7 @@ Weights, accumulated gradients, the optimizer and the loss are always in fp32; t
 backward pass of the network use the lower precision. In fp16, small gradients would become 0.
 Therefore the loss is multiplied by a scale, and the gradients are divided by the scale before
 clipping. If the gradients of a step overflow, the step is skipped and the scale is halved. After
-2,000 finite steps the scale is doubled.
+2,000 consecutive steps with finite gradients, the scale is doubled.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class ScaleState:
     scale: float = 65_536.0
     """Factor by which the loss is multiplied."""
     age_steps: int = 0
-    """Number of finite steps since the scale last changed."""
+    """Number of consecutive steps with finite gradients since the scale last changed."""
     failed_in_a_row: int = 0
     """Number of consecutive skipped steps up to now."""
 
@@ -72,8 +72,8 @@ class MixedPrecision:
     def forward(self, model: nn.Module, x: ModelInput) -> Tensor:
         """Return the output of ``model`` in fp32, so that the loss is computed in fp32."""
         if self.precision == "fp32":
-            plain: Tensor = model(x)
-            return plain
+            fp32_output: Tensor = model(x)
+            return fp32_output
         dtype = _LOW_PRECISION_DTYPES[self.precision]
         with (
             _without_unsupported_one_dnn(dtype, self._device),

@@ -1,4 +1,4 @@
-"""Rows of every batch of an epoch: a pure function of the seed, the epoch and the batch's number.
+"""Rows of every batch of an epoch: a pure function of the seed, the epoch and the batch index.
 
 The order does not depend on earlier batches, so a training continues at any batch of any epoch
 without repeating the batches before it.
@@ -18,8 +18,8 @@ from sluice.data.rows.order import MAX_SHUFFLED_ROWS, FeistelOrder, RowOrder, Ta
 from sluice.data.rows.protocol import LengthsOf, find_lengths
 
 _BLOCK_ROWS = 2**15
-"""Number of rows whose order is computed at once: a call of ``FeistelOrder.part`` costs 0.1 ms for
-any small number of rows."""
+"""Number of rows whose order is computed at once, because a call of ``FeistelOrder.part`` costs
+0.1 ms for any small number of rows."""
 
 _POOL_BATCHES = 64
 """Number of batches in a pool, whose rows are sorted by length together. With 64, padding is a few
@@ -31,7 +31,8 @@ _CPU = torch.device("cpu")
 def shuffled_rows(num_rows: int, *, seed: int) -> RowOrder:
     """Return a shuffled order of ``range(num_rows)``, which depends only on the seed.
 
-    Above ``MAX_SHUFFLED_ROWS`` it is computed position by position, in constant memory.
+    For more than ``MAX_SHUFFLED_ROWS`` rows, each position of the order is computed when it is
+    needed, in constant memory.
     """
     if num_rows > MAX_SHUFFLED_ROWS:
         return FeistelOrder(num_rows, seed=seed)
@@ -151,7 +152,7 @@ class BatchPlan:
             return
         block_rows = max(1, _BLOCK_ROWS // self.batch_rows) * self.batch_rows
         for start in range(first * self.batch_rows, self.num_rows, block_rows):
-            # Moved at once: moving batch by batch would synchronise the device at every step.
+            # The rows of many batches are moved at once, because a move synchronises the device.
             block = order.part(start, min(start + block_rows, self.num_rows)).to(device)
             yield from block.split(self.batch_rows)
 
@@ -162,27 +163,27 @@ class BatchPlan:
         first_pool, num_skipped = divmod(first, _POOL_BATCHES)
         for start in range(first_pool * pool_rows, self.num_rows, pool_rows):
             rows = order.part(start, min(start + pool_rows, self.num_rows))
-            # Stable: rows of equal length stay in shuffled order.
+            # A stable sort, so that rows of equal length stay in shuffled order.
             rows = rows[lengths_of(rows).argsort(stable=True)]
             seed = derive_seed(self._seed, f"buckets_{epoch}_{start // pool_rows}")
             generator = torch.Generator().manual_seed(seed)
-            yield from _shuffled_parts(rows, self.batch_rows, generator)[num_skipped:]
+            yield from _shuffled_batches(rows, self.batch_rows, generator)[num_skipped:]
             num_skipped = 0
 
 
-def _shuffled_parts(rows: Tensor, batch_rows: int, generator: torch.Generator) -> list[Tensor]:
-    """Split sorted rows into batches in random order; the incomplete batch is the last one.
+def _shuffled_batches(rows: Tensor, batch_rows: int, generator: torch.Generator) -> list[Tensor]:
+    """Split sorted rows into batches in random order; an incomplete batch is the last.
 
-    The incomplete batch is cut out at a random batch boundary, so that its rows are not always the
-    longest ones.
+    The rows of the incomplete batch are taken from a random batch boundary, so that they are not
+    always the longest rows.
     """
-    num_full_batches, num_rest_rows = divmod(len(rows), batch_rows)
+    num_full_batches, num_remaining_rows = divmod(len(rows), batch_rows)
     cut = int(torch.randint(num_full_batches + 1, (), generator=generator)) * batch_rows
-    full_batches = torch.cat([rows[:cut], rows[cut + num_rest_rows :]]).reshape(
+    full_batches = torch.cat([rows[:cut], rows[cut + num_remaining_rows :]]).reshape(
         num_full_batches, batch_rows
     )
-    parts = [
-        full_batches[number]
-        for number in torch.randperm(num_full_batches, generator=generator).tolist()
+    batches = [
+        full_batches[index]
+        for index in torch.randperm(num_full_batches, generator=generator).tolist()
     ]
-    return [*parts, rows[cut : cut + num_rest_rows]] if num_rest_rows else parts
+    return [*batches, rows[cut : cut + num_remaining_rows]] if num_remaining_rows else batches

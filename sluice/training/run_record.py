@@ -53,7 +53,7 @@ class RunRecord(Record):
             for run in (self, other)
         )
         return tuple(
-            f"{name}: {this_value!r} in this run, {other_value!r} in the other"
+            f"{name}: {this_value!r} in this run, {other_value!r} in the other run"
             for name, this_value, other_value in iter_differences(this_run, other_run)
         )
 

@@ -39,7 +39,7 @@ class TrainingChange(Settings):
     """New values of settings after a number of epochs; all other settings keep their values."""
 
     from_epoch: int = Field(
-        ge=1, description="Number of epochs before the change; it takes effect in the next one."
+        ge=1, description="Number of epochs before the change takes effect in the next epoch."
     )
     learning_rate: float | None = Field(
         None,
@@ -156,8 +156,8 @@ class TrainSettings(Settings):
         ge=0,
         le=10,
         description="Weight decay, as the optimizer defines it: decoupled from the gradient for "
-        "'adamw', added to it for most others; unused by an optimizer without weight "
-        "decay.",
+        "'adamw', added to the gradient for most other optimizers. Optimizers without weight "
+        "decay ignore it.",
     )
     warmup_share: float = Field(
         0.05,
@@ -189,8 +189,8 @@ class TrainSettings(Settings):
     bucket_by_length: bool = Field(
         False,
         exclude_if=_is_off,
-        description="Put examples of similar lengths into a batch, which saves padding; for row "
-        "sources that know their lengths. The order still depends only on the seed "
+        description="Put examples of similar lengths into a batch, which saves padding. The row "
+        "source must return the lengths of its examples. The order still depends only on the seed "
         "and the epoch.",
     )
     precision: Precision = Field(
@@ -265,8 +265,9 @@ class TrainSettings(Settings):
 
     def dropout_at(self, epoch: int) -> float | None:
         """Return the dropout rate that changes set for an epoch; None if no change sets it."""
-        rates = [c.dropout for c in self.changes if c.from_epoch < epoch and c.dropout is not None]
-        return rates[-1] if rates else None
+        dropouts = [c.dropout for c in self.changes if c.from_epoch < epoch]
+        set_dropouts = [dropout for dropout in dropouts if dropout is not None]
+        return set_dropouts[-1] if set_dropouts else None
 
 
 def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bool:
@@ -276,8 +277,8 @@ def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bo
         path: Dotted path, such as 'training.learning_rate', 'model.dropout' or
             'training.optimizer_arguments.momentum'.
         settings: Optimizer, and its arguments in the first epoch.
-        architecture: Name of the architecture. 'model.dropout' may change only if it is the name of
-            a built-in architecture with dropout.
+        architecture: Name of the architecture. 'model.dropout' may change only for a built-in
+            architecture with dropout.
     """
     if path == "model.dropout":
         return architecture in _ARCHITECTURES_WITH_DROPOUT
