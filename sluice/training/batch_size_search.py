@@ -51,7 +51,7 @@ def find_largest_batch(
     """Return the largest batch whose training steps fit into ``memory_bytes``.
 
     The batch size is doubled until a batch does not fit. Then the interval between the largest size
-    that fits and the smallest size that does not fit is bisected. The returned size was run.
+    that fits and the smallest size that does not fit is bisected. The returned size was tried.
 
     On a CPU, no size is tried that could need more than the available memory, because the operating
     system kills a process that exceeds it. The memory of a size is estimated from the peak memory
@@ -65,9 +65,8 @@ def find_largest_batch(
             clipping and recomputation of activations.
         limit_rows: Maximum batch size of the search [rows].
         memory_bytes: Maximum growth of memory during training [bytes].
-        gap_share: Gap between the smallest size that does not fit and the largest size that fits at
-            which the search stops, as a share of the largest size that fits. 0 searches to the
-            exact row.
+        gap_share: Maximum relative gap at the end of the search: smallest size that does not fit,
+            divided by the largest size that fits, minus 1. 0 searches to the exact row.
         device: Device that runs the steps.
         seed: Base seed of weights and dropout.
         probe: Runs one batch size; a ``StepProbe`` if None.

@@ -99,7 +99,7 @@ class Batches:
                 # Loader processes end with this process, because they inherit its open files and
                 # locks.
                 worker_init_fn=functools.partial(_init_worker, os.getpid()),
-                # A separate generator, because the default is torch's global generator.
+                # The default would be torch's global generator, which belongs to the caller.
                 generator=torch.Generator().manual_seed(derive_seed(seed, "loader")),
             )
 

@@ -13,8 +13,8 @@ _MIN_INTERVAL_RATIO = 50.0
 overhead is therefore at most 2 %."""
 _FIRST_DURATION_S = 0.02
 """Assumed duration of a checkpoint before the first is written [s]. So the first checkpoint is due
-after one second of training (50 times this duration). An earlier one would save less time than the
-restart of a process takes."""
+after one second of training (50 times this duration). An earlier checkpoint would save less time
+than the restart of a process takes."""
 
 
 class CheckpointWriter:

@@ -2,7 +2,7 @@
 
 Between the layers of an ``nn.GRU`` or ``nn.LSTM``, cuDNN draws the dropout masks from its own
 state. torch seeds this state once from the CUDA generator, and no checkpoint contains it. A resumed
-training would continue with other masks, and a recomputed forward pass would differ from the first.
+training would continue with other masks, and a recomputed forward pass would use other masks, too.
 """
 
 import contextlib

@@ -126,7 +126,10 @@ def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) 
 
 
 def _descends_significantly(lines: WindowLines, settings: RangeTestSettings) -> NDArray[np.bool_]:
-    """Return in which windows the loss descends significantly, up to the lowest mean loss."""
+    """Return in which windows the loss descends significantly.
+
+    Windows after the lowest mean loss do not count.
+    """
     # scipy.special has the same quantile as scipy.stats, which takes a second to import.
     from scipy.special import stdtrit
 

@@ -226,7 +226,7 @@ def backward_batch(
             share = part_share * rank_share
             if share != 1.0:
                 loss = loss * share
-            # The factor world_size cancels the division of gradients in DistributedDataParallel.
+            # DistributedDataParallel divides gradients by world_size; the factor cancels that.
             mixed_precision.backward(loss if world_size == 1 else loss * world_size)
         losses.append(loss.detach())
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()

@@ -27,7 +27,7 @@ class FoldRunJob:
 
 
 def fit_fold_run(spec: FoldRunSpec, on_event: OnFoldRunEvent, clock: Clock = utc_now) -> Member:
-    """Train one fold run. An error is also emitted as an event, and names the seed and the fold.
+    """Train one fold run. An error names the seed and the fold, and is also emitted as an event.
 
     Raises:
         SluiceError: As for ``train_fold_run``.

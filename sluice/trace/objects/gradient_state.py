@@ -31,7 +31,7 @@ _MAX_ELEMENTS = 2**14
 _MAX_VALUE_CHECKS = 32
 """Maximum number of reads in a row that find no zero gradient although the version of the gradient
 is unchanged. Such gradients are read because ``.grad.data.zero_()`` does not change the version.
-After this number, they are no longer read."""
+After this number, such gradients are no longer read."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
@@ -39,7 +39,7 @@ _FLAGS_BY_STATE = {state: (state,) for state in _STATES}
 """Event flags of a step by the state of its gradients; constants, to create no tuple per step."""
 _CARRIED_FLAGS_BY_STATE = {state: (state, "carried") for state in _STATES}
 """Event flags of a step whose gradients were not cleared since the last step, by their state. New
-gradients were then added to the old ones, or the old ones are used again."""
+gradients were added to the old gradients, or the old gradients are used again."""
 
 
 class HasParameters(Protocol):
@@ -106,7 +106,7 @@ class GradientTracker:
                 self.is_cleared, is_stale = True, False
             elif version_now != version:
                 is_stale = False
-            # The reference keeps the gradient alive, so that a later one is a different object.
+            # The reference keeps the gradient alive, so that a later gradient is another object.
             samples[i] = (parameter, grad, version_now)
         if are_all_none:
             self._choose_parameters(owner.parameters())
@@ -189,7 +189,7 @@ class GradientCheck:
         self._checked_parameters: list[Tensor] | None = None
         """Parameters whose gradients are checked; None before the first gradient exists."""
         self.last_nonzero_gradient: tuple[Tensor, Tensor, int] | None = None
-        """Parameter, gradient and gradient version of the last check of a nonzero gradient."""
+        """Parameter, gradient and gradient version at the last check of a nonzero gradient."""
 
     def check_finite(self, owner: HasParameters, index: int | None = None) -> bool:
         """Return whether the chosen gradients are finite: all, or only the gradient at ``index``.
@@ -206,11 +206,11 @@ class GradientCheck:
             grad = parameter.grad
             if grad is None or grad.requires_grad:  # from backward(create_graph=True)
                 continue
-            total = grad.sum().item()
+            grad_sum = grad.sum().item()
             # The sum may overflow although all elements are finite.
-            if not math.isfinite(total) and nonfinite_positions([grad]):
+            if not math.isfinite(grad_sum) and nonfinite_positions([grad]):
                 return False
-            if total:
+            if grad_sum:
                 self.last_nonzero_gradient = parameter, grad, grad._version
         return True
 
@@ -230,10 +230,10 @@ class GradientCheck:
 
     @staticmethod
     def _choose(with_gradients: list[Tensor]) -> list[Tensor]:
-        """Choose a parameter near the input, where most faults are visible, and a middle one.
+        """Choose a parameter near the input, where most faults are visible, and in the middle.
 
-        Each is the smallest of two successive parameters. It is omitted if its gradient cannot be
-        read fast.
+        Each parameter is the smallest of two successive parameters. It is omitted if its gradient
+        cannot be read fast.
         """
         middle = len(with_gradients) // 2
         chosen_parameters: list[Tensor] = []

@@ -279,11 +279,11 @@ class Recorder:
 
     def _on_scalars(self, rows: Iterable[ScalarsRow], values: Sequence[float]) -> None:
         """Store rows with the values that were requested for them, in the same order."""
-        remaining = iter(values)
+        remaining_values = iter(values)
         for step, losses, clips, scale, is_kept in rows:
-            loss_values = list(islice(remaining, len(losses)))
-            norms = [(index, next(remaining), max_norm) for index, _, max_norm in clips]
-            row = [step, loss_values, norms, None if scale is None else next(remaining)]
+            loss_values = list(islice(remaining_values, len(losses)))
+            norms = [(index, next(remaining_values), max_norm) for index, _, max_norm in clips]
+            row = [step, loss_values, norms, None if scale is None else next(remaining_values)]
             self._resolved_scalars.append((row, is_kept))
 
 

@@ -41,7 +41,7 @@ def workers_file(folder: Path) -> Path:
 
 
 class TraceFiles:
-    """Writer of a trace folder; each folder has exactly one.
+    """Writer of a trace folder; each folder has exactly one writer.
 
     Args:
         folder: Folder of the trace; it is created here and must not exist.

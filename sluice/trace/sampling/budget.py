@@ -5,8 +5,8 @@ import statistics
 from collections import deque
 
 _NUM_RECENT_COSTS = 9
-"""Number of latest samples whose median cost is used. A median, because the first costs include
-warm-up."""
+"""Number of latest samples whose median cost is used. With a mean, the warm-up in the first costs
+would make the interval too long."""
 
 _NUM_RECENT_STEP_TIMES = 33
 """Number of latest steps whose median time is used. With a median, a single pause of the program
@@ -14,11 +14,11 @@ does not shorten the sampling interval."""
 
 
 class SamplingBudget:
-    """Chooses the steps with statistics, so that statistics take at most a share of the run time.
+    """Chooses the steps with statistics, so that statistics take only a share of the run time.
 
-    The sampling interval is short at first and grows, so that a short run has samples, too. Norms
-    of gradients and weights are sampled at least every ``max_interval`` steps, even if their cost
-    exceeds the share. All other statistics are sampled only as often as the share allows.
+    The sampling interval is short at first and grows, so that a short run has samples, too. Later,
+    norms of gradients and weights are sampled at least every ``max_interval`` steps, even if their
+    cost exceeds the share. All other statistics are sampled only as often as the share allows.
 
     Args:
         cost_share: Maximum time spent on statistics, as a share of the program's own time.

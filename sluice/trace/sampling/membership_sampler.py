@@ -31,7 +31,7 @@ class MembershipSampler:
         """Number of steps after which the next sample of either kind is due."""
 
     def sample_if_due(self, step: int) -> None:
-        """Take the samples that are due after ``step`` steps, before the next one."""
+        """Take the samples that are due after ``step`` steps, before the next step."""
         # A program may add modules at every step, so the minimum interval between samples grows.
         is_change_due = (
             self._objects.has_changed

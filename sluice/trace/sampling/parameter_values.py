@@ -70,7 +70,7 @@ def _request_parameter_values(
     index: int, parameter: Tensor, step: int, device_reads: BatchedDeviceReads
 ) -> list[ParameterValuesRecord]:
     values = parameter.detach()
-    low, high = torch.aminmax(values)
+    smallest, largest = torch.aminmax(values)
     fingerprint = (
         row_fingerprints(values.reshape(1, -1), sample_size=_FINGERPRINT_SIZE)[0]
         & _FINGERPRINT_MASK
@@ -93,7 +93,7 @@ def _request_parameter_values(
             )
         )
 
-    device_reads.request([fingerprint, low, high, (~values.isfinite()).sum()], on_values)
+    device_reads.request([fingerprint, smallest, largest, (~values.isfinite()).sum()], on_values)
     return records
 
 
@@ -119,8 +119,8 @@ def find_corrupted_weights(
     Returns:
         - None if all weights are finite.
         - None if every parameter has non-finite weights, because they do not show the cause.
-        - A record of corrupted weights if the optimizer state of the non-finite weights is finite,
-          so that gradients were not the cause.
+        - A record of corrupted weights if the optimizer has finite state for the non-finite
+          weights, so that gradients were not the cause.
         - Otherwise, a record of non-finite gradients.
     """
     parameters = [p for p in entry.parameters() if p.requires_grad]

@@ -103,9 +103,9 @@ def end_statistics(
     num_parameters, num_shares = len(pending.parameters), len(changed_shares)
 
     def on_values(values: Sequence[float]) -> None:
-        remaining = iter(values)  # in the order of ``requested``
+        remaining_values = iter(values)  # in the order of ``requested``
         grad_norms, weight_norms, sampled_update_norms = (
-            tuple(islice(remaining, num_parameters)) for _ in range(3)
+            tuple(islice(remaining_values, num_parameters)) for _ in range(3)
         )
         records.append(
             OptimizerStatistics(
@@ -117,9 +117,9 @@ def end_statistics(
                 grad_norms=grad_norms,
                 weight_norms=weight_norms,
                 update_norms=tuple(map(operator.mul, sampled_update_norms, pending.norm_factors)),
-                changed_shares=tuple(islice(remaining, num_shares)),
-                moments={name: next(remaining) for name in moment_names},
-                state_step=next(remaining, -1.0),
+                changed_shares=tuple(islice(remaining_values, num_shares)),
+                moments={name: next(remaining_values) for name in moment_names},
+                state_step=next(remaining_values, -1.0),
             )
         )
 
