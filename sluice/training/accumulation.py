@@ -57,17 +57,17 @@ def split_batch(
         return
     micro_batches = list(zip(split_input(x, micro_rows), y.split(micro_rows), strict=True))
     weights = [loss_weight(y_part) for _, y_part in micro_batches]
-    total = math.fsum(weights)
-    if not total > 0:
+    total_weight = math.fsum(weights)
+    if not total_weight > 0:
         raise ContractError(
-            f"The weight of a batch must be above 0, got {total:g} for {len(y)} rows: the batch "
-            "has no items over which the loss could average.",
+            f"The weight of a batch must be above 0, got {total_weight:g} for {len(y)} rows: the "
+            "batch has no items over which the loss could average.",
             cause="All targets of the batch are padding.",
             fix="Remove examples whose targets are all padding, or raise batch_rows.",
         )
     for (x_part, y_part), weight in zip(micro_batches, weights, strict=True):
         if weight:
-            yield x_part, y_part, weight / total
+            yield x_part, y_part, weight / total_weight
 
 
 def require_splittable(

@@ -184,10 +184,10 @@ class Batches:
         """Return the error with the epoch, batch and rows in its message."""
         rows = self._plan.batch(epoch, batch_index).tolist()
         more = ", ..." if len(rows) > _MAX_NAMED_ROWS else ""
-        names = ", ".join(map(str, rows[:_MAX_NAMED_ROWS])) + more
+        row_numbers = ", ".join(map(str, rows[:_MAX_NAMED_ROWS])) + more
         what = (
-            f"Epoch {epoch}, batch {batch_index + 1} of {self.steps_per_epoch} (rows {names}): "
-            f"{error.what}"
+            f"Epoch {epoch}, batch {batch_index + 1} of {self.steps_per_epoch} "
+            f"(rows {row_numbers}): {error.what}"
         )
         return type(error)(what, cause=error.cause, fix=error.fix)
 

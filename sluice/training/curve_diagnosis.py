@@ -169,20 +169,20 @@ def fit_trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
     change = slope * (len(values_T) - 1)
     residual_T = values_T - values_T.mean() - slope * x_T
     variance = float(residual_T @ residual_T) / max(len(values_T) - 2, 1)
-    error = math.sqrt(variance / float(x_T @ x_T)) * (len(values_T) - 1)
-    return change, abs(change) > _SIGNIFICANT_T_RATIO * error
+    standard_error = math.sqrt(variance / float(x_T @ x_T)) * (len(values_T) - 1)
+    return change, abs(change) > _SIGNIFICANT_T_RATIO * standard_error
 
 
 def _find_overfitting(
     history: Sequence[EpochResult], settings: DiagnosisSettings
 ) -> Finding | None:
     epoch_E, val_E, train_E = _curves(history)
-    best = int(val_E.argmin())
-    num_epochs_after = len(val_E) - 1 - best
+    best_index = int(val_E.argmin())
+    num_epochs_after = len(val_E) - 1 - best_index
     if num_epochs_after < settings.gap_epochs:
         return None
     # The tail excludes the best epoch: it was selected for its low loss, which biases the slope.
-    tail = slice(best + 1, None)
+    tail = slice(best_index + 1, None)
     increase, is_increase_significant = fit_trend(val_E[tail])
     gap_increase, is_gap_increase_significant = fit_trend((val_E - train_E)[tail])
     decrease = float(train_E[0] - train_E.min())
@@ -191,11 +191,11 @@ def _find_overfitting(
         return None
     return Finding.of(
         "overfitting",
-        what=f"the validation loss is lowest at epoch {epoch_E[best]} ({val_E[best]:.4g}) and "
-        f"increases by {increase:.3g} over the {num_epochs_after} epochs after it, while the "
-        f"gap to the train loss grows by {gap_increase:.3g}.",
+        what=f"the validation loss is lowest at epoch {epoch_E[best_index]} "
+        f"({val_E[best_index]:.4g}) and increases by {increase:.3g} over the {num_epochs_after} "
+        f"epochs after it, while the gap to the train loss grows by {gap_increase:.3g}.",
         evidence={
-            "best_epoch": int(epoch_E[best]),
+            "best_epoch": int(epoch_E[best_index]),
             "increase": increase,
             "gap_increase": gap_increase,
         },
@@ -228,11 +228,13 @@ def _find_not_learning(
     history: Sequence[EpochResult], settings: DiagnosisSettings, constant_loss: float | None
 ) -> Finding | None:
     epoch_E, _, train_E = _curves(history)
-    lowest = float(train_E.min())
-    learns = constant_loss is not None and lowest < settings.trivial_share * constant_loss
+    lowest_loss = float(train_E.min())
+    beats_constant = (
+        constant_loss is not None and lowest_loss < settings.trivial_share * constant_loss
+    )
     late_loss = float(np.median(train_E[1:]))
     min_decrease = settings.min_loss_decrease * abs(float(train_E[0]))
-    if not learns and not train_E[0] - late_loss > min_decrease:
+    if not beats_constant and not train_E[0] - late_loss > min_decrease:
         return Finding.of(
             "loss not decreasing",
             what=f"the train loss is {train_E[0]:.4g} in epoch {epoch_E[0]}, and its median over "
@@ -243,13 +245,13 @@ def _find_not_learning(
             fix="Run the learning-rate range test first; then check that every layer requires "
             "gradients, and compare features with targets.",
         )
-    if constant_loss is None or not constant_loss > 0 or learns:
+    if constant_loss is None or not constant_loss > 0 or beats_constant:
         return None
     return Finding.of(
         "underfitting",
-        what=f"the lowest train loss is {lowest:.4g}, {lowest / constant_loss:.0%} of the loss of "
-        f"the best constant prediction ({constant_loss:.4g}).",
-        evidence={"lowest_loss": lowest, "constant_loss": constant_loss},
+        what=f"the lowest train loss is {lowest_loss:.4g}, {lowest_loss / constant_loss:.0%} of "
+        f"the loss of the best constant prediction ({constant_loss:.4g}).",
+        evidence={"lowest_loss": lowest_loss, "constant_loss": constant_loss},
     )
 
 
@@ -260,20 +262,20 @@ def _find_explosion(history: Sequence[EpochResult], settings: DiagnosisSettings)
         if not is_finite and not has_skipped_steps:
             return _non_finite_finding(result)
         norm = result.grad_norm_max
-        limit = settings.max_gradient_norm * max(1.0, abs(result.train_loss))
+        norm_limit = settings.max_gradient_norm * max(1.0, abs(result.train_loss))
         means = (r.grad_norm_mean for r in history[:index])
         largest_earlier_mean = max(
             (mean for mean in means if math.isfinite(mean)), default=math.inf
         )
         # The first epoch is not checked, because gradients may be large at the start of a training.
-        if index and not has_skipped_steps and not norm <= limit:
+        if index and not has_skipped_steps and not norm <= norm_limit:
             return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the limit is "
-                f"{limit:.3g} for a loss of {result.train_loss:.3g}.",
+                f"{norm_limit:.3g} for a loss of {result.train_loss:.3g}.",
                 result,
             )
-        max_norm = settings.max_gradient_jump * max(largest_earlier_mean, 1e-12)
-        if not has_skipped_steps and not norm <= max_norm:
+        jump_limit = settings.max_gradient_jump * max(largest_earlier_mean, 1e-12)
+        if not has_skipped_steps and not norm <= jump_limit:
             return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the largest mean "
                 f"of the earlier epochs is {largest_earlier_mean:.3g}.",
@@ -312,13 +314,14 @@ def _find_dead_units(
 ) -> Finding | None:
     if dead_units is None or not dead_units[1]:
         return None
-    dead, total = dead_units
-    if dead / total <= settings.dead_share:
+    num_dead, num_neurons = dead_units
+    if num_dead / num_neurons <= settings.dead_share:
         return None
     return Finding.of(
         "dead units",
-        what=f"{dead} of {total} rectifier neurons ({dead / total:.0%}) are not active on any row.",
-        evidence={"dead_units": dead, "units": total},
+        what=f"{num_dead} of {num_neurons} rectifier neurons ({num_dead / num_neurons:.0%}) are "
+        "not active on any row.",
+        evidence={"dead_units": num_dead, "units": num_neurons},
         cause="A neuron whose input is never above 0 gets no gradient. A too high learning rate "
         "or a bad initialisation causes that.",
         fix="Divide learning_rate by 3 first, check the initial bias, or use GELU or LeakyReLU.",

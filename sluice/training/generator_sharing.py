@@ -77,13 +77,13 @@ def record_generator_use(
         after = _all_fingerprints(generators)
         # If the operation initialised an accelerator, the generator of the accelerator is new and
         # does not count as changed.
-        moved = tuple(key for key in after if before.get(key, after[key]) != after[key])
-        draws.append(OperationDraws(operation=name, moved=moved))
+        changed_names = tuple(key for key in after if before.get(key, after[key]) != after[key])
+        draws.append(OperationDraws(operation=name, moved=changed_names))
     shared = []
-    for key in dict.fromkeys(key for draw in draws for key in draw.moved):
-        users = tuple(draw.operation for draw in draws if key in draw.moved)
+    for generator_name in dict.fromkeys(key for draw in draws for key in draw.moved):
+        users = tuple(draw.operation for draw in draws if generator_name in draw.moved)
         if len(users) > 1:
-            shared.append(SharedGenerator(users=users, why=f"all use '{key}'"))
+            shared.append(SharedGenerator(users=users, why=f"all use '{generator_name}'"))
     return tuple(draws), tuple(shared)
 
 
@@ -107,12 +107,14 @@ def _fingerprint(generator: Generator) -> str:
 def _all_fingerprints(generators: Mapping[str, Generator]) -> dict[str, str]:
     state = rng_state()
     names = {"python": "Python random", "numpy": "NumPy global", "torch": "torch CPU"}
-    parts: dict[str, bytes] = {}
+    states: dict[str, bytes] = {}
     for key, tensor in state.items():
         source, _, index = key.partition("_")
         name = f"torch cuda:{index}" if source == "cuda" else names[source]
-        parts[name] = parts.get(name, b"") + bytes(tensor.numpy().tobytes())
-    fingerprints = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+        states[name] = states.get(name, b"") + bytes(tensor.numpy().tobytes())
+    fingerprints = {
+        name: hashlib.sha256(state_bytes).hexdigest() for name, state_bytes in states.items()
+    }
     return fingerprints | {
         f"generator of {n}": _fingerprint(generator) for n, generator in generators.items()
     }

@@ -48,10 +48,10 @@ def require_optimizer_name(name: str) -> str:
         ValueError: The name is not a known short name and has no ':'.
     """
     if name not in CHANGEABLE_ARGUMENTS and ":" not in name:
-        known = list(CHANGEABLE_ARGUMENTS)
+        short_names = list(CHANGEABLE_ARGUMENTS)
         raise ValueError(
-            f"unknown optimizer '{name}'.{suggest_nearest(name, known)} Use one of "
-            f"{', '.join(known)}, or an import path such as 'torch.optim:Adamax'"
+            f"unknown optimizer '{name}'.{suggest_nearest(name, short_names)} Use one of "
+            f"{', '.join(short_names)}, or an import path such as 'torch.optim:Adamax'"
         )
     return name
 
@@ -90,16 +90,16 @@ def with_argument(
     name, dot, index = path.partition(".")
     if not dot:
         return {**arguments, name: value}
-    current = arguments.get(name)
-    if not _has_index(current, index) or not isinstance(value, int | float):
+    current_value = arguments.get(name)
+    if not _has_index(current_value, index) or not isinstance(value, int | float):
         raise ValueError(
             f"'optimizer_arguments.{path}' must replace a number of a list by a number, but the "
-            f"new value is {value!r} and '{name}' is {current!r}: write the whole list of '{name}' "
-            "under optimizer_arguments"
+            f"new value is {value!r} and '{name}' is {current_value!r}: write the whole list of "
+            f"'{name}' under optimizer_arguments"
         )
-    assert isinstance(current, list)  # checked by _has_index
+    assert isinstance(current_value, list)  # checked by _has_index
     position = int(index)
-    return {**arguments, name: [*current[:position], value, *current[position + 1 :]]}
+    return {**arguments, name: [*current_value[:position], value, *current_value[position + 1 :]]}
 
 
 def _has_index(value: object, index: str) -> bool:
@@ -125,7 +125,7 @@ def may_change_argument(argument: str, optimizer: str, arguments: Mapping[str, A
     if optimizer == "rmsprop" and argument == "momentum":
         # The momentum of the first epoch must be above 0. Otherwise, torch allocates no momentum
         # buffers in the first step.
-        initial = arguments.get("momentum", 0)
-        return isinstance(initial, int | float) and initial > 0
+        initial_momentum = arguments.get("momentum", 0)
+        return isinstance(initial_momentum, int | float) and initial_momentum > 0
     changeable_names = CHANGEABLE_ARGUMENTS.get(optimizer)
     return bool(argument) if changeable_names is None else argument in changeable_names

@@ -249,14 +249,15 @@ def _changing_arguments(settings: TrainSettings) -> dict[str, Argument]:
 def _require_changing_arguments_in_groups(optimizer: Optimizer, settings: TrainSettings) -> None:
     for name, value in _changing_arguments(settings).items():
         for group in optimizer.param_groups:
-            current: Any = group.get(name)
-            has_same_form = _is_number(value) and _is_number(current)
-            if isinstance(value, list) and isinstance(current, tuple | list):
-                has_same_form = len(value) == len(current)
+            current_value: Any = group.get(name)
+            has_same_form = _is_number(value) and _is_number(current_value)
+            if isinstance(value, list) and isinstance(current_value, tuple | list):
+                has_same_form = len(value) == len(current_value)
             if not has_same_form:
                 raise SettingsError(
                     f"The argument '{name}' of the optimizer '{settings.optimizer}' cannot change "
-                    f"to {value!r} during training: the parameter groups contain {current!r}.",
+                    f"to {value!r} during training: the parameter groups contain "
+                    f"{current_value!r}.",
                     cause="Only numbers that the class reads from its parameter groups at every "
                     "step can change.",
                     fix=f"Remove '{name}' from training.changes.",

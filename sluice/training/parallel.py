@@ -168,20 +168,21 @@ def _run_in_pool(
                     ended_indices.add(index)
             case JobResult(key=int(index), result=Member() as member):
                 finished_members[index] = member
-            case WorkerLost(key=int(index)) as lost:
-                if not lost.will_retry:
-                    error = _retries_exhausted_error(specs[index], lost)
+            case WorkerLost(key=int(index)) as worker_lost:
+                if not worker_lost.will_retry:
+                    error = _retries_exhausted_error(specs[index], worker_lost)
                     on_event(failed_event(specs[index], epochs_done[index], error))
                     raise error
-                reason = f"its {lost.description}"
+                reason = f"its {worker_lost.description}"
                 on_event(fold_run_event(specs[index], "lost", epochs_done[index], reason=reason))
 
 
-def _retries_exhausted_error(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFailed:
-    count = f", {lost.num_times_lost} times in total" if lost.num_times_lost > 1 else ""
+def _retries_exhausted_error(spec: FoldRunSpec, worker_lost: WorkerLost) -> TrainingFailed:
+    num_times = worker_lost.num_times_lost
+    times_lost = f", {num_times} times in total" if num_times > 1 else ""
     return TrainingFailed(
-        f"{spec.name}: its {lost.description}{count}.",
-        cause=lost.cause,
+        f"{spec.name}: its {worker_lost.description}{times_lost}.",
+        cause=worker_lost.cause,
         fix="If memory is short, lower workers or batch_rows. To debug an error, set workers to 1: "
         "the fold runs are then trained in the process of the run. Then run again: finished fold "
         "runs are kept, and this fold run resumes from its last checkpoint.",
@@ -189,12 +190,13 @@ def _retries_exhausted_error(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFai
 
 
 @contextmanager
-def _interruptible(total: int, finished_members: dict[int, Member]) -> Iterator[None]:
+def _interruptible(num_fold_runs: int, finished_members: dict[int, Member]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted(
-            f"Training was stopped with {len(finished_members)} of {total} fold runs finished.",
+            f"Training was stopped with {len(finished_members)} of {num_fold_runs} fold runs "
+            "finished.",
             fix="Run again to continue: finished fold runs are kept, and started fold runs resume "
             "from their last checkpoint.",
         ) from None

@@ -97,10 +97,10 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def _require_no_decay(groups: Sequence[Mapping[str, Any]], settings: TrainSettings) -> None:
     """Raise if a weight decay would be ignored; the default of the settings is accepted."""
-    default = TrainSettings.model_fields["weight_decay"].default
+    default_decay = TrainSettings.model_fields["weight_decay"].default
     decays = [settings.weight_decay, *(change.weight_decay for change in settings.changes)]
     decays += [group["weight_decay"] for group in groups]
-    ignored_decays = [decay for decay in decays if decay not in (None, 0, default)]
+    ignored_decays = [decay for decay in decays if decay not in (None, 0, default_decay)]
     if ignored_decays:
         raise SettingsError(
             f"The optimizer '{settings.optimizer}' does not support weight decay, but a weight "
@@ -115,11 +115,11 @@ def _complete_group(
 ) -> dict[str, Any]:
     unknown_keys = [str(key) for key in group if key not in (*_ALLOWED_KEYS, "has_own_decay")]
     if unknown_keys or "params" not in group:
-        got = ", ".join(f"'{key}'" for key in group) or "no key"
+        key_names = ", ".join(f"'{key}'" for key in group) or "no key"
         hint = suggest_nearest(unknown_keys[0], list(_ALLOWED_KEYS)) if unknown_keys else ""
         raise ContractError(
             f"Parameter group {index} must have 'params' and may have 'weight_decay' and "
-            f"'rate_share', got {got}.{hint}",
+            f"'rate_share', got {key_names}.{hint}",
             cause="All other options of the optimizer come from the training settings.",
             fix="Correct the keys that parameter_groups() returns.",
         )

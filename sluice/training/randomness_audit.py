@@ -200,9 +200,9 @@ def _audit_hash_seed(start_environment: Mapping[str, str] | None) -> RandomSourc
         import psutil
 
         start_environment = psutil.Process(os.getpid()).environ()
-    text = start_environment.get("PYTHONHASHSEED", "")
-    if re.fullmatch(r"\d+", text):
-        return RandomSource(name="PYTHONHASHSEED", status="seeded", detail=f"seed {text}")
+    hash_seed = start_environment.get("PYTHONHASHSEED", "")
+    if re.fullmatch(r"\d+", hash_seed):
+        return RandomSource(name="PYTHONHASHSEED", status="seeded", detail=f"seed {hash_seed}")
     return RandomSource(
         name="PYTHONHASHSEED",
         status="not seeded",

@@ -226,13 +226,12 @@ def _has_diverged(losses: list[float], settings: RangeTestSettings) -> bool:
     if len(losses) < window + _MEDIAN_STEPS:
         return False
     loss_N = np.array(losses)
-    initial, noise = loss_N[:window].mean(), loss_N[:window].std(ddof=1)
+    initial_loss, noise = loss_N[:window].mean(), loss_N[:window].std(ddof=1)
     median_N = np.median(sliding_window_view(loss_N, _MEDIAN_STEPS), axis=1)
-    largest_decrease = max(initial - median_N.min(), 0.0)
-    increase = median_N[-1] - initial
-    max_increase = settings.diverged_ratio * (largest_decrease + noise) + ROUNDING_SHARE * abs(
-        initial
-    )
+    largest_decrease = max(initial_loss - median_N.min(), 0.0)
+    increase = median_N[-1] - initial_loss
+    rounding_error = ROUNDING_SHARE * abs(initial_loss)
+    max_increase = settings.diverged_ratio * (largest_decrease + noise) + rounding_error
     return not increase <= max_increase
 
 

@@ -128,9 +128,9 @@ class BatchPlan:
         sizes[-1:] = self.num_rows - (self.num_batches - 1) * self.batch_rows
         return sizes
 
-    def batch(self, epoch: int, number: int) -> Tensor:
-        """Return the rows of the batch ``number`` of an epoch, counted from 0."""
-        return next(self.batches(epoch, first=number))
+    def batch(self, epoch: int, batch_index: int) -> Tensor:
+        """Return the rows of one batch of an epoch; batches are counted from 0."""
+        return next(self.batches(epoch, first=batch_index))
 
     def batches(
         self, epoch: int, *, first: int = 0, device: torch.device = _CPU
@@ -178,12 +178,13 @@ def _shuffled_batches(rows: Tensor, batch_rows: int, generator: torch.Generator)
     always the longest rows.
     """
     num_full_batches, num_remaining_rows = divmod(len(rows), batch_rows)
-    cut = int(torch.randint(num_full_batches + 1, (), generator=generator)) * batch_rows
-    full_batches = torch.cat([rows[:cut], rows[cut + num_remaining_rows :]]).reshape(
+    cut_start = int(torch.randint(num_full_batches + 1, (), generator=generator)) * batch_rows
+    cut_end = cut_start + num_remaining_rows
+    full_batches = torch.cat([rows[:cut_start], rows[cut_end:]]).reshape(
         num_full_batches, batch_rows
     )
     batches = [
         full_batches[index]
         for index in torch.randperm(num_full_batches, generator=generator).tolist()
     ]
-    return [*batches, rows[cut : cut + num_remaining_rows]] if num_remaining_rows else batches
+    return [*batches, rows[cut_start:cut_end]] if num_remaining_rows else batches

@@ -39,7 +39,7 @@ class TrainingChange(Settings):
     """New values of settings after a number of epochs; all other settings keep their values."""
 
     from_epoch: int = Field(
-        ge=1, description="Number of epochs before the change takes effect in the next epoch."
+        ge=1, description="Number of epochs after which the change takes effect."
     )
     learning_rate: float | None = Field(
         None,
@@ -265,9 +265,9 @@ class TrainSettings(Settings):
 
     def dropout_at(self, epoch: int) -> float | None:
         """Return the dropout rate that changes set for an epoch; None if no change sets it."""
-        dropouts = [c.dropout for c in self.changes if c.from_epoch < epoch]
-        set_dropouts = [dropout for dropout in dropouts if dropout is not None]
-        return set_dropouts[-1] if set_dropouts else None
+        past_changes = [change for change in self.changes if change.from_epoch < epoch]
+        rates = [change.dropout for change in past_changes if change.dropout is not None]
+        return rates[-1] if rates else None
 
 
 def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bool:

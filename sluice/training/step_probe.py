@@ -48,8 +48,8 @@ _SAMPLE_INTERVAL_S = 0.001
 """Interval between samples of the resident memory, if the system does not record its peak [s]."""
 
 _LENGTH_SAMPLE_ROWS = 2**16
-"""Number of rows that are sampled to find the longest rows. A larger batch samples its own number
-of rows."""
+"""Number of rows that are sampled to find the longest rows; for a larger batch, the number of rows
+of the batch."""
 
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 """Files of Linux that reset and report the peak of this process's resident memory, see proc(5)."""

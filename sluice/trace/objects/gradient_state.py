@@ -219,10 +219,10 @@ class GradientCheck:
 
         The program may have changed the gradient in place, or replaced it.
         """
-        last, self.last_nonzero_gradient = self.last_nonzero_gradient, None
-        if last is None:
+        last_gradient, self.last_nonzero_gradient = self.last_nonzero_gradient, None
+        if last_gradient is None:
             return False
-        parameter, previous_grad, version = last
+        parameter, previous_grad, version = last_gradient
         grad = parameter.grad
         if grad is None or (grad is previous_grad and grad._version == version):
             return False

@@ -52,10 +52,10 @@ class ObjectIndex(Generic[E]):
 
     def live_items(self) -> Iterator[tuple[E, Any]]:
         """Yield every entry with its object, and remove the entries of deleted objects."""
-        for key, entry in list(self.by_id.items()):
+        for object_id, entry in list(self.by_id.items()):
             obj = entry.ref()
             if obj is None:
-                del self.by_id[key]
+                del self.by_id[object_id]
                 self.entries = tuple(self.by_id.values())
             else:
                 yield entry, obj

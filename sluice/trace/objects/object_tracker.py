@@ -15,7 +15,7 @@ _MODE_DEPENDENT_LAYERS = (
     nn.modules.instancenorm._InstanceNorm,
     nn.RReLU,
 )
-"""Layers, besides those with dropout, whose output depends on the training or evaluation mode."""
+"""Layers without dropout whose output depends on the training or evaluation mode."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class OptimizerEntry:
     is_dormant: bool = False
     """Whether the optimizer has gradients from before the trace, and was not used since."""
     step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
-    """Event codes of its steps, by flags."""
+    """Event codes of its steps, by the flags of the step event."""
     zero_grad_code: int = -1
     """Event code of its ``zero_grad``; -1 before its first call."""
     clip_codes: dict[str, int] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class ParameterEntry:
     index: int
     ref: "weakref.ref[Any]"
     has_had_gradient: bool = False
-    """Whether the parameter had a gradient when it was last inspected, or before."""
+    """Whether the parameter had a gradient at the last snapshot or an earlier snapshot."""
 
 
 @dataclass(slots=True)
@@ -151,13 +151,13 @@ class ObjectTracker:
         self.tied_parameters = TiedParameters()
         self.has_changed = True
         """Whether an object was added, or a module changed, since the last snapshot."""
-        self._num_by_class: dict[str, int] = {}
+        self._num_networks_by_class: dict[str, int] = {}
         """Number of networks so far, by class name."""
 
     def _network_entry(self, index: int, network: nn.Module) -> NetworkEntry:
         self.has_changed = True
         kind = type(network).__name__
-        self._num_by_class[kind] = number = self._num_by_class.get(kind, 0) + 1
+        self._num_networks_by_class[kind] = number = self._num_networks_by_class.get(kind, 0) + 1
         name = kind if number == 1 else f"{kind}_{number}"
         return NetworkEntry(index, weakref.ref(network), name, _has_no_parameters(network))
 

@@ -68,23 +68,23 @@ class TiedParameters:
 
         Paths into the old module become paths into the new one.
         """
-        old = parent._modules.get(name)
-        if old is None or old is module or not self._ties:
+        old_module = parent._modules.get(name)
+        if old_module is None or old_module is module or not self._ties:
             return
         old_names = {
             id(m): f"{name}.{inner_name}" if inner_name else name
-            for inner_name, m in old.named_modules()
+            for inner_name, m in old_module.named_modules()
         }
 
-        def moved_path(path: _ParameterPath) -> _ParameterPath:
+        def path_after_replacement(path: _ParameterPath) -> _ParameterPath:
             prefix = old_names.get(id(path.owner()))
             if prefix is None:
                 return path
             return _ParameterPath(weakref.ref(parent), f"{prefix}.{path.name}")
 
         for tie in self._ties:
-            first, second = tie.paths
-            tie.paths = moved_path(first), moved_path(second)
+            first_path, second_path = tie.paths
+            tie.paths = path_after_replacement(first_path), path_after_replacement(second_path)
 
     def find_broken(self) -> Iterator[tuple[Parameter, Parameter]]:
         """Yield the two parameters of each broken tie.
@@ -93,11 +93,14 @@ class TiedParameters:
         parameter, or the parameter that replaced it in the other module.
         """
         for tie in self._ties:
-            first, second = (path.current_parameter() for path in tie.paths)
+            first_parameter, second_parameter = (path.current_parameter() for path in tie.paths)
             # Different parameters that share memory still have equal values.
             if (
-                not (type(first) is type(second) is Parameter)
-                or first.data_ptr() == second.data_ptr()
+                not (type(first_parameter) is type(second_parameter) is Parameter)
+                or first_parameter.data_ptr() == second_parameter.data_ptr()
             ):
                 continue
-            yield (second, first) if first is tie.parameter() else (first, second)
+            if first_parameter is tie.parameter():
+                yield second_parameter, first_parameter
+            else:
+                yield first_parameter, second_parameter

@@ -52,8 +52,8 @@ class StepPredictor:
         """Learn from ended steps if steps may be predicted, and update ``_max_predicted_steps``."""
         sampling, settings = self._sink.sampling, self._sink.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
-        is_allowed = is_fast and not sampling.every_step_needed_by
-        self._max_predicted_steps = settings.full_sample_every - 1 if is_allowed else 0
+        may_predict = is_fast and not sampling.every_step_needed_by
+        self._max_predicted_steps = settings.full_sample_every - 1 if may_predict else 0
         if self._max_predicted_steps:
             self._patterns.add(event.steps)
 
@@ -145,9 +145,10 @@ class StepPredictor:
     def _update_gradient_trackers(
         self, patterns: Sequence[StepPattern], current: StepPattern, matched_codes: Sequence[int]
     ) -> None:
-        """Update the gradient trackers, which did not see the predicted steps.
+        """Update the gradient trackers, which were not updated in the predicted steps.
 
-        These are the trackers of the optimizers that made the steps, or will end the running step.
+        These are the trackers of the optimizers that made the predicted steps, and of the optimizer
+        that is predicted to end the running step.
 
         Args:
             patterns: Patterns of the predicted steps that ended, sorted by their last step.
@@ -156,24 +157,26 @@ class StepPredictor:
         """
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
         backward_codes = self._sink.events.backward_codes
-        last_pattern_index = {pattern.optimizer_entry: i for i, pattern in enumerate(patterns)}
+        last_pattern_index = {
+            pattern.optimizer_entry: pattern_index for pattern_index, pattern in enumerate(patterns)
+        }
         # The optimizer of the running step is included, even if it made none of the repeated steps.
         for entry in dict.fromkeys((current.optimizer_entry, *last_pattern_index)):
-            tracker, i = entry.gradient_tracker, last_pattern_index.get(entry, -1)
+            tracker, pattern_index = entry.gradient_tracker, last_pattern_index.get(entry, -1)
             zero_grad_code = entry.zero_grad_code
             codes_since_step = [  # since the last step of this optimizer
-                *chain.from_iterable(pattern.codes for pattern in patterns[i + 1 :]),
+                *chain.from_iterable(pattern.codes for pattern in patterns[pattern_index + 1 :]),
                 *matched_codes,
             ]
             has_zero_grad = any(zero_grad_code in codes for codes in code_lists)
             # If there is no zero_grad event, and gradients are not kept from step to step, the
             # program clears gradients in a way that causes no event.
             clears_silently = not has_zero_grad and not self._patterns.keeps_gradients(
-                current if i < 0 else patterns[i]
+                current if pattern_index < 0 else patterns[pattern_index]
             )
             if zero_grad_code in codes_since_step or (codes_since_step and clears_silently):
                 tracker.is_cleared = True
-            elif i >= 0:
+            elif pattern_index >= 0:
                 # The gradients of the optimizer's last step are still in place.
                 has_backward = not backward_codes.isdisjoint(codes_since_step)
                 tracker.record_gradients(may_have_changed=has_backward)

@@ -42,8 +42,8 @@ class BatchedDeviceReads:
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[int], list[Tensor]]] = {}
         for position, scalar in enumerate(scalars):
             if isinstance(scalar, Tensor):
-                key = (scalar.device, scalar.dtype)
-                positions, tensors = groups.setdefault(key, ([], []))
+                group = (scalar.device, scalar.dtype)
+                positions, tensors = groups.setdefault(group, ([], []))
                 positions.append(position)
                 tensors.append(scalar)
             else:

@@ -60,15 +60,15 @@ class EventInterner:
         The sequence contains each repeated block of events only once. The index is
         ``OVERFLOW_INDEX`` if there are too many distinct sequences.
         """
-        key = (thread, tuple(codes))
-        cached = self._cache.get(key)
-        if cached is None:
+        cache_key = (thread, tuple(codes))
+        cached_result = self._cache.get(cache_key)
+        if cached_result is None:
             if len(self._cache) >= _MAX_CACHED_STEPS:
                 self._cache.clear()
             folded_codes, positions = self.fold_repeats(codes)
             index = self._intern_sequence(thread, tuple(folded_codes))
-            cached = self._cache[key] = (index, tuple(positions))
-        return cached
+            cached_result = self._cache[cache_key] = (index, tuple(positions))
+        return cached_result
 
     def fold_repeats(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the codes with each repeated block only once, and their positions in ``codes``.

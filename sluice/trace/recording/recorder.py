@@ -46,7 +46,7 @@ _NUM_SCALARS_FIELDS = 5
 """Number of fields of a row in ``_recent_scalars``."""
 
 
-def _rows(flat: Iterable[Any], num_fields: int) -> Iterator[tuple[Any, ...]]:
+def _iter_rows(flat: Iterable[Any], num_fields: int) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a flat sequence, given the number of fields of a row."""
     return zip(*[iter(flat)] * num_fields, strict=True)
 
@@ -156,7 +156,7 @@ class Recorder:
         """Add the losses of repeated steps: step, its losses, next step, its losses, and so on."""
         sampler = self._scalars_sampler
         are_skipped = sampler.skip_if_none_kept(len(steps_and_losses) // 2)
-        for step, losses in _rows(steps_and_losses, 2):
+        for step, losses in _iter_rows(steps_and_losses, 2):
             is_kept = not are_skipped and sampler.advance()
             if is_kept:
                 self._kept_scalars.append((step, losses, [], None, is_kept))
@@ -246,16 +246,16 @@ class Recorder:
 
     def _step_lines(self) -> Iterable[bytes]:
         if self._step_rows:
-            began = self._began_ns
+            trace_began_ns = self._began_ns
             rows = [
                 [
                     step,
                     sequence,
-                    [(times[i] - began) // 1000 for i in kept_positions],
-                    (end - began) // 1000,
-                    (start - began) // 1000,
+                    [(times[i] - trace_began_ns) // 1000 for i in kept_positions],
+                    (end - trace_began_ns) // 1000,
+                    (start - trace_began_ns) // 1000,
                 ]
-                for step, sequence, kept_positions, times, end, start in _rows(
+                for step, sequence, kept_positions, times, end, start in _iter_rows(
                     self._step_rows, _NUM_STEP_FIELDS
                 )
                 if sequence != OVERFLOW_INDEX
@@ -264,8 +264,9 @@ class Recorder:
 
     def _request_scalars(self) -> None:
         """Request the values of all buffered scalars, in the order of their steps."""
-        recent: Iterator[Any] = _rows(self._recent_scalars, _NUM_SCALARS_FIELDS)
-        rows: list[ScalarsRow] = sorted([*recent, *self._kept_scalars], key=operator.itemgetter(0))
+        recent_rows: Iterator[Any] = _iter_rows(self._recent_scalars, _NUM_SCALARS_FIELDS)
+        rows: list[ScalarsRow] = [*recent_rows, *self._kept_scalars]
+        rows.sort(key=operator.itemgetter(0))
         self._recent_scalars.clear()
         self._kept_scalars = []
         requested_scalars: list[Tensor | float] = []

@@ -55,8 +55,8 @@ class TraceFiles:
         self.folder = folder
         self._max_ring_file_bytes = recent_bytes // len(RECENT_FILES)
         self._max_history_bytes = history_bytes
-        self._history = _open(folder / HISTORY_FILE)
-        self._recent = [_open(folder / name) for name in RECENT_FILES]
+        self._history_handle = _open(folder / HISTORY_FILE)
+        self._recent_handles = [_open(folder / name) for name in RECENT_FILES]
         self._active_index = 0
         """Index of the ring file to which lines are appended."""
         self._num_bytes = {"history": 0, "recent": 0}
@@ -71,7 +71,7 @@ class TraceFiles:
             self.is_full = True
             return
         self._num_bytes["history"] += len(content)
-        _write(self._history, content)
+        _write(self._history_handle, content)
 
     def write_recent(self, lines: Iterable[bytes]) -> None:
         """Append lines to the ring buffer. If its active file is full, empty the other one first.
@@ -81,15 +81,15 @@ class TraceFiles:
         content = b"".join(lines)
         if self._num_bytes["recent"] + len(content) > self._max_ring_file_bytes:
             self._active_index = 1 - self._active_index
-            os.ftruncate(self._recent[self._active_index], 0)
+            os.ftruncate(self._recent_handles[self._active_index], 0)
             self._num_bytes["recent"] = 0
         self._num_bytes["recent"] += len(content)
-        _write(self._recent[self._active_index], content)
+        _write(self._recent_handles[self._active_index], content)
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
-        handles = [self._history, *self._recent]
-        self._history, self._recent = -1, [-1] * len(RECENT_FILES)
+        handles = [self._history_handle, *self._recent_handles]
+        self._history_handle, self._recent_handles = -1, [-1] * len(RECENT_FILES)
         for handle in handles:
             if handle >= 0:
                 os.close(handle)

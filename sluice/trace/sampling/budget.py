@@ -98,20 +98,20 @@ class SamplingBudget:
         self._norm_samples_left = 0
 
     def _schedule_next(self, cost_ns: int) -> None:
-        num_since_restart = self._num_steps - self._restart_step
+        steps_since_restart = self._num_steps - self._restart_step
         if self._norm_samples_left:
             self._norm_samples_left -= 1
         else:
             self._costs.append(cost_ns)
-            cost = statistics.median(self._costs) + self._flush_cost_ns
-            allowed_cost_per_step = self._cost_share * max(self.step_ns, 1)
-            ideal_interval = max(math.ceil(cost / allowed_cost_per_step), 1)
+            median_cost_ns = statistics.median(self._costs) + self._flush_cost_ns
+            allowed_cost_per_step_ns = self._cost_share * max(self.step_ns, 1)
+            ideal_interval = max(math.ceil(median_cost_ns / allowed_cost_per_step_ns), 1)
             self._interval = min(ideal_interval, self._max_interval)
             # If the ideal interval is longer than the maximum interval, samples are taken at the
             # maximum interval, but most of them contain only the norms. So two full samples are
             # about one ideal interval apart.
-            if num_since_restart >= self._max_interval:
+            if steps_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
-        next_interval = min(self._interval, max(num_since_restart, 1))
+        next_interval = min(self._interval, max(steps_since_restart, 1))
         # The interval is made odd, so that both of two alternating optimizers are sampled.
         self._due_step = self._num_steps + next_interval - (next_interval % 2 == 0)

@@ -95,20 +95,20 @@ class Sampling:
             entry: Optimizer that is about to make a step.
             step: Number of steps so far.
         """
-        began = self._clock()
+        began_ns = self._clock()
         self.membership.sample_if_due(step)
         if self.samples_norms:
             open_step.pending_statistics = begin_statistics(
                 entry, sample_size=self._settings.sampled_weights
             )
-        open_step.add_cost(self._clock() - began)
+        open_step.add_cost(self._clock() - began_ns)
 
     def after_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
         """Request the statistics of step number ``step``, if ``before_step`` sampled it."""
         pending = open_step.pending_statistics
         if pending is None:
             return
-        began = self._clock()
+        began_ns = self._clock()
         statistics = end_statistics(
             entry,
             pending,
@@ -118,7 +118,7 @@ class Sampling:
         )
         self._unwritten_statistics.append((step, statistics, open_step.output_statistics))
         open_step.pending_statistics, open_step.output_statistics = None, []
-        open_step.add_cost(self._clock() - began)
+        open_step.add_cost(self._clock() - began_ns)
 
     def add_steps(self, steps: Sequence[EndedStep]) -> None:
         """Add the times of ended steps, and decide what is sampled in the next step."""
@@ -137,7 +137,7 @@ class Sampling:
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""
-        began, num_sampled_steps = self._clock(), len(self._unwritten_statistics)
+        began_ns, num_sampled_steps = self._clock(), len(self._unwritten_statistics)
         self._recorder.read_device_values()
         self.phases.read()
         for step, optimizers, outputs in self._unwritten_statistics:
@@ -150,4 +150,4 @@ class Sampling:
         self._unwritten_statistics = []
         self.membership.write_values()
         self._recorder.flush()
-        self.budget.add_flush(cost_ns=self._clock() - began, num_sampled_steps=num_sampled_steps)
+        self.budget.add_flush(cost_ns=self._clock() - began_ns, num_sampled_steps=num_sampled_steps)

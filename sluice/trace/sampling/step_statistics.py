@@ -103,7 +103,7 @@ def end_statistics(
     num_parameters, num_shares = len(pending.parameters), len(changed_shares)
 
     def on_values(values: Sequence[float]) -> None:
-        remaining_values = iter(values)  # in the order of ``requested``
+        remaining_values = iter(values)  # in the order of ``requested_scalars``
         grad_norms, weight_norms, sampled_update_norms = (
             tuple(islice(remaining_values, num_parameters)) for _ in range(3)
         )
@@ -123,7 +123,7 @@ def end_statistics(
             )
         )
 
-    requested = [
+    requested_scalars = [
         *pending.grad_norms,
         *pending.weight_norms,
         *update_norms,
@@ -131,8 +131,8 @@ def end_statistics(
         *moments.values(),
     ]
     if state_step is not None:
-        requested.append(state_step)
-    device_reads.request(requested, on_values)
+        requested_scalars.append(state_step)
+    device_reads.request(requested_scalars, on_values)
     return records
 
 
@@ -159,7 +159,7 @@ def request_output_statistics(
     with torch.no_grad():
         # Computed now, because the next module may change the output in place.
         values = tensor.detach()
-        requested = [
+        requested_scalars = [
             torch.linalg.vector_norm(values, dtype=_accumulation_dtype(values)),
             torch.count_nonzero(values),
             values.max(),
@@ -181,7 +181,7 @@ def request_output_statistics(
             )
         )
 
-    device_reads.request(requested, on_values)
+    device_reads.request(requested_scalars, on_values)
     return records
 
 
@@ -199,8 +199,9 @@ def peak_memory() -> tuple[int, int]:
 
 def _sample(parameter: Tensor, sample_size: int) -> Tensor:
     """Return evenly spaced elements of a parameter, at most ``sample_size``."""
-    flat = parameter.detach().reshape(-1)
-    return flat if flat.numel() <= sample_size else flat[:: -(-flat.numel() // sample_size)]
+    values = parameter.detach().reshape(-1)
+    numel = values.numel()
+    return values if numel <= sample_size else values[:: -(-numel // sample_size)]
 
 
 def _changed_shares(

@@ -95,6 +95,7 @@ class TrainingPhases:
                 and len(self._losses) == _NUM_RECENT_LOSSES + _NUM_BASELINE_LOSSES
             ):
                 self._num_uncompared_losses, values = 0, [*self._losses]
-                recent, baseline = values[_NUM_BASELINE_LOSSES:], values[:_NUM_BASELINE_LOSSES]
-                if statistics.median(recent) > max(baseline) or not any(recent):
+                baseline = values[:_NUM_BASELINE_LOSSES]
+                recent_losses = values[_NUM_BASELINE_LOSSES:]
+                if statistics.median(recent_losses) > max(baseline) or not any(recent_losses):
                     self.has_loss_jump = True
