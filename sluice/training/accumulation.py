@@ -82,7 +82,7 @@ def require_splittable(
     """Raise if the loss of a batch is not the mean over its micro-batches for this model and loss.
 
     Args:
-        model: Maps ``x`` to predictions. This function leaves it in evaluation mode.
+        model: Maps ``x`` to predictions. This function sets the evaluation mode of the model.
         loss_fn: The loss that is minimised.
         x: Inputs, of which the first three rows are used.
         y: Targets of ``x``.

@@ -148,8 +148,8 @@ class Batches:
     def close(self) -> None:
         """End the loader processes; this process reads later batches.
 
-        Call this method also after a training that failed. The traceback of an error keeps the
-        loader alive. If the garbage collector ended the processes later, it could close their
+        Call this method also after a failed training, because the traceback of an error keeps the
+        loader alive. If the garbage collector ended the loader processes, it could close their
         queues first, and then wait 10 s for each process.
         """
         iterator: Any = None if self._loader is None else self._loader._iterator
@@ -237,7 +237,7 @@ def _init_worker(parent_pid: int, _worker: int) -> None:
 
 
 class _BatchIndex(NamedTuple):
-    """Epoch and rows of one batch, as sent to a loader process."""
+    """Epoch and rows of one batch, which are sent to a loader process."""
 
     epoch: int
     rows: NDArray[np.int64]

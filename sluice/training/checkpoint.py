@@ -84,8 +84,8 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
 def discard_checkpoints(folder: Path) -> None:
     """Remove all checkpoints of a finished fold run, and partial files of killed processes.
 
-    Partial files are hidden. They belong to checkpoints, or to the event log, which is rewritten as
-    a whole when it is truncated.
+    Partial files are hidden files. They are parts of checkpoints or of the event log, which is
+    rewritten as a whole when it is truncated.
     """
     _remove([*_newest_first(folder), *folder.glob(".*")])
 
@@ -117,7 +117,7 @@ def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> LoadedCheckp
 
 
 def newest_subject(folder: Path) -> Mapping[str, Any] | None:
-    """Return the subject of the newest valid checkpoint in ``folder``; None without one."""
+    """Return the subject of the newest valid checkpoint; None if no checkpoint is valid."""
     for path in _newest_first(folder):
         with contextlib.suppress(OSError):
             content = path.read_bytes()

@@ -20,7 +20,7 @@ than the restart of a process takes."""
 class CheckpointWriter:
     """Writes the checkpoints of one training when they are due.
 
-    The times at which they are written do not affect the result of the training.
+    The times of the checkpoints do not affect the result of the training.
 
     Args:
         folder: Folder of the training, which may also contain its event log.

@@ -76,8 +76,8 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
 def optimizer_code(training: TrainSettings) -> dict[str, str]:
     """Return ``{"optimizer_code": digest}`` for an optimizer given by import path, else ``{}``.
 
-    The digest is stored beside the settings and is not part of ``identify_code``: loading a trained
-    model needs the code of its network only, and must not import the optimizer.
+    The digest is stored beside the settings and is not part of ``identify_code``. The load of a
+    trained model needs only the code of its network, and must not import the optimizer.
 
     Args:
         training: Settings that name the optimizer.

@@ -38,7 +38,7 @@ class CodeIdentity(Record):
             return ""
         return (
             f"The code digest may not cover all code: {'; '.join(self.not_followed)}. Changes of "
-            "code that these run or import are not detected."
+            "code that is run or imported there are not detected."
         )
 
     def changes(self, earlier: "CodeIdentity") -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from torch import nn
 def reseeded_cudnn_dropout(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Seed cuDNN's dropout from the CUDA generator before each forward pass of a recurrent layer.
 
-    Affects ``nn.RNNBase`` modules of several layers that are in train mode with a dropout rate
-    above 0, and that are called as modules and not by their ``forward``. On a CPU, where torch
+    Affects ``nn.RNNBase`` modules of several layers, in train mode and with a dropout rate above 0.
+    Direct calls of ``forward`` are not affected, because they run no hook. On a CPU, where torch
     draws the masks from its generator, nothing is changed.
 
     Args:

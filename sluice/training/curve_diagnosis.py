@@ -39,7 +39,7 @@ class DiagnosisSettings(Settings):
         0.1,
         gt=0,
         description="A training counts as overfitting only if, after its best epoch, the "
-        "validation loss increases by more than this share of the decrease of the train loss.",
+        "validation loss increases by more than this share of the train loss's decrease.",
     )
     unfinished_share: float = Field(
         0.05,
@@ -181,7 +181,7 @@ def _find_overfitting(
     num_epochs_after = len(val_E) - 1 - best_index
     if num_epochs_after < settings.gap_epochs:
         return None
-    # The tail excludes the best epoch: it was selected for its low loss, which biases the slope.
+    # The tail excludes the best epoch, because its low loss would bias the slope.
     tail = slice(best_index + 1, None)
     increase, is_increase_significant = fit_trend(val_E[tail])
     gap_increase, is_gap_increase_significant = fit_trend((val_E - train_E)[tail])
@@ -199,7 +199,7 @@ def _find_overfitting(
             "increase": increase,
             "gap_increase": gap_increase,
         },
-        cause="The network memorises the train rows: it is too large for their number.",
+        cause="The network memorises the train rows, because it is too large for their number.",
         fix="Try more rows first, then weight_decay times 10, dropout 0.1 to 0.3, or half of "
         "hidden. The training keeps the weights of the best epoch.",
     )

@@ -18,8 +18,8 @@ ROUNDING_SHARE = 10 * float(np.finfo(np.float32).eps)
 
 _WIDTH_MULTIPLES = (1, 2, 4)
 """Window widths that are tried, in multiples of the narrowest width. The standard error of a slope
-decreases with the width to the power 1.5, so a wide window can detect a descent in noise that hides
-it from a narrow window."""
+decreases with the width to the power 1.5. So a wide window can detect a descent that is hidden by
+noise in a narrow window."""
 
 
 class RangeTestSettings(Settings):
@@ -56,7 +56,7 @@ class RangeTestSettings(Settings):
         if not 5 <= self.window_steps <= self.num_steps // 2:
             raise ValueError(
                 f"window_decades {self.window_decades:g} must contain 5 to {self.num_steps // 2} "
-                f"of the {self.num_steps} steps, but it contains {self.window_steps}: change "
+                f"of the {self.num_steps} steps, but contains {self.window_steps}: change "
                 "window_decades or num_steps"
             )
         return self

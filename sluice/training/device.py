@@ -37,7 +37,7 @@ def resolve_device(choice: DeviceChoice) -> torch.device:
 
 
 def device_type(choice: DeviceChoice) -> str:
-    """Return the device type that a setting selects; it is part of the key of a fold run.
+    """Return the device type that a setting selects, which is part of the key of a fold run.
 
     Only 'auto' depends on this machine. 'cuda' is returned unchecked, so a process without a GPU
     can compute the key of a training on a GPU.
@@ -74,8 +74,8 @@ def start_device(device: torch.device) -> None:
 
     Call this function before you read the state of the random generators: the generators of an
     uninitialised device have no state. On CUDA, ``CUBLAS_WORKSPACE_CONFIG`` is set unless it is
-    already set. cuBLAS reads the variable only once, and without it torch refuses matrix products
-    inside ``sluice.base.seeding.deterministic()``.
+    already set. cuBLAS reads the variable only once. Without the variable, torch refuses matrix
+    products inside ``sluice.base.seeding.deterministic()``.
     """
     if device.type == "cuda":
         os.environ.setdefault(*_CUBLAS_WORKSPACE)
@@ -89,9 +89,10 @@ def device_of(model: nn.Module, default: torch.device) -> torch.device:
 
 
 def place_rows(rows: Examples, device: torch.device) -> Examples:
-    """Move the rows to ``device`` if they fit into half of its free memory; else return them as is.
+    """Move the rows to ``device`` if they fit into half of its free memory.
 
-    The caller moves rows that do not fit, and rows that are not tensors, batch by batch.
+    Otherwise, or if the rows are not tensors, return the rows unchanged. The caller then moves them
+    batch by batch.
     """
     if device.type == "cpu":
         return rows

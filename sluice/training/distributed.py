@@ -1,8 +1,8 @@
 """Ranks that are processes of a torch.distributed group: gloo on CPUs, NCCL on GPUs.
 
 ``DistributedDataParallel`` all-reduces gradients during the backward pass to their mean over ranks.
-The loss of each rank is multiplied by ``world_size`` and by the rank's share of the batch, so that
-this mean equals the mean over all rows.
+The loss of each rank is multiplied by ``world_size`` and by the rank's share of the batch. So the
+mean over ranks equals the mean over all rows.
 """
 
 import contextlib
@@ -69,8 +69,8 @@ class DistributedRanks(Ranks):
     def broadcast_from_first(self, make: Callable[[], T]) -> T:
         """Call ``make`` on the first rank; return its result, or raise its error, on all ranks.
 
-        Only a ``SluiceError`` is sent to the other ranks. After any other error of ``make`` they
-        wait until the first rank ends, which they report as ``RankLost``.
+        Only a ``SluiceError`` is sent to the other ranks. After any other error of ``make``, the
+        other ranks wait until the first rank ends, and then raise ``RankLost``.
         """
         content: list[T | SluiceError | None] = [None]
         if self.is_first:

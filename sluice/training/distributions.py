@@ -58,7 +58,7 @@ def _owners(
         top_levels = _read_text(metadata / "top_level.txt").split() or _top_levels(record) or [name]
         for top_level in top_levels:
             owners.setdefault(top_level, []).append((name, version, f"\n{record}"))
-    # The RECORD text can be a megabyte long. It is kept only if several distributions share a
+    # The RECORD text, which can be a megabyte long, is kept only if several distributions share a
     # namespace package.
     return {
         top_level: entries if len(entries) > 1 else [(*entries[0][:2], "")]

@@ -118,7 +118,7 @@ def fit_epoch(
         epoch: Number of the epoch, counted from 1.
         loss_weight: Maps targets to the number of items over which a loss averages.
         ranks: The processes that train the model together.
-        start: Finished steps of this epoch, whose batches are not read again.
+        start: Finished steps of this epoch. Their batches are not read again.
         after_step: Called after every step but the last step of the epoch.
 
     Returns:
@@ -137,7 +137,7 @@ def fit_epoch(
     set_weight_decay(optimizer, settings.weight_decay)
     set_changing_arguments(optimizer, settings)
     records, num_finished = StepRecords(start), 0 if start is None else start.steps
-    # If no batch remains, no iterator is created, because it would start loader processes.
+    # If no batch remains, no iterator is created, because an iterator starts loader processes.
     remaining_batches = (
         batches.iter_epoch(epoch, first=num_finished)
         if num_finished < batches.steps_per_epoch

@@ -198,7 +198,7 @@ def _fit(
     checkpoints = CheckpointWriter(
         folder, subject=subject, every_epochs=spec.training.checkpoint_every_epochs, clock=timer
     )
-    # With several ranks, SIGTERM is not delayed, because they would not stop at the same step.
+    # With several ranks, SIGTERM is not delayed: the ranks would not stop at the same step.
     termination_delay = (
         delayed_termination()
         if ranks.shard.world_size == 1

@@ -1,4 +1,4 @@
-"""Detects random generators that several operations share, so that one affects the other."""
+"""Detects random generators that several operations share, so that they affect each other."""
 
 import hashlib
 import itertools
@@ -57,7 +57,7 @@ def find_shared_generators(generators: Mapping[str, Generator]) -> tuple[SharedG
 def record_generator_use(
     operations: Mapping[str, Callable[[], Any]], generators: Mapping[str, Generator]
 ) -> tuple[tuple[OperationDraws, ...], tuple[SharedGenerator, ...]]:
-    """Run the operations in order and report which random generators each of them changed.
+    """Run the operations in order and report which random generators each operation changed.
 
     A generator whose state the operation restores, for example by ``RandomStream.active``, does not
     count as changed.
@@ -68,7 +68,7 @@ def record_generator_use(
             compared.
 
     Returns:
-        One entry per operation, and one per generator that several operations changed.
+        One entry per operation, and one entry per generator that several operations changed.
     """
     draws = []
     for name, operation in operations.items():

@@ -1,8 +1,8 @@
 """Follows the imports of a program's own modules in their source, without running them.
 
 A module is one of the program's own modules if it belongs neither to an installed distribution, nor
-to Sluice, nor to Python's standard library. All imports in its source are followed, including those
-inside functions. An import whose name is computed at run time cannot be followed and is reported.
+to Sluice, nor to Python's standard library. All imports in its source are followed, also inside
+functions. An import whose name is computed at run time cannot be followed and is reported.
 """
 
 import ast
@@ -262,7 +262,7 @@ class _Finder:
 
 
 def _loaded_module(name: str) -> _Module | None:
-    """Return the location of a module that Python has already imported; None if it has not."""
+    """Return the location of a module that Python has already imported; None otherwise."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if module is None or (file is None and not hasattr(module, "__path__")):
@@ -287,7 +287,7 @@ def _search_folders(name: str, folders: Iterable[Path]) -> _Module | None:
 
 
 def _search_with_finders(name: str) -> _Module | None:
-    """Search with all finders of Python, including those that editable installs add.
+    """Search with all finders of Python, including the finders that editable installs add.
 
     For a top-level name this imports nothing.
     """

@@ -21,8 +21,8 @@ loader processes   ``loader``                      ``training.batches``; set, bu
 the user's code    ``unit``                        ``training.fold_run``: workload, metrics
 =================  ==============================  ==========================================
 
-``data_seed`` replaces the base seed of row order, buckets and augmentation only, so that they and
-the initial weights can be varied independently.
+``data_seed`` replaces the base seed of row order, buckets and augmentation only. So the data order
+and the initial weights can be varied independently.
 
 Shape legend: B = rows of a batch.
 """
@@ -127,9 +127,9 @@ def train(
             ``progress``.
         is_due: Called after every step and every chunk of validation rows; returns whether to call
             ``on_state`` now. Not called with several ranks: their states within an epoch differ.
-        ranks: The processes that train the model together. Each calls this function with the same
-            arguments and the same ``resume``, consumes all epochs, and ends with the same weights.
-            Only ``on_state`` and ``clock`` may differ.
+        ranks: The processes that train the model together. Each process calls this function with
+            the same arguments, except ``on_state`` and ``clock``, consumes all epochs, and ends
+            with the same weights.
         clock: Monotonic time [s].
 
     Raises:
@@ -163,8 +163,8 @@ def train(
         val = place_rows(_local_examples(val, ranks.shard), device)
         val_chunk_rows = rows_per_chunk(val.x, model)
         batches = Batches(
-            # With an augmentation, rows stay on the CPU, so that the augmentation gets them on the
-            # same device whether or not they fit into the memory of the GPU.
+            # With an augmentation, rows stay on the CPU. Otherwise, the device of its inputs would
+            # depend on the free memory of the GPU.
             place_rows(train, device) if augment is None else train,
             batch_rows=settings.batch_rows,
             seed=seed if data_seed is None else data_seed,

@@ -1,4 +1,4 @@
-"""Finds symptoms in the learning curves of all members of a candidate, and counts them."""
+"""Finds symptoms in the learning curves of all members of a candidate, and counts the members."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

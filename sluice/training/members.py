@@ -24,7 +24,7 @@ class Member(Record):
         description="Index label of the last row that training or validation used."
     )
     seconds: float = Field(
-        description="Total time of the epochs [s], including those before a resume."
+        description="Total time of the epochs [s], including the epochs before a resume."
     )
     diagnoses: tuple[Diagnosis, ...] = Field(
         (), description="Faults that the trace of the training shows, ranked; () without a trace."
@@ -35,7 +35,7 @@ class Member(Record):
 
 
 class TrainedModels(Record):
-    """All members of one candidate, with the digests of everything that determines them."""
+    """All members of one candidate, with the digests of everything that determines the members."""
 
     data: str = Field(description="Digest of the feature frame.")
     config: str = Field(description="Digest of workload, model and training settings.")

@@ -17,7 +17,7 @@ def describe_step(training: TrainSettings, num_rows: int) -> str:
 
 
 def suggest_settings(training: TrainSettings, num_rows: int | None = None) -> str:
-    """Return the settings that reduce the memory of a step, in the order in which to try them.
+    """Return the settings that reduce the memory of a step; the first should be tried first.
 
     Args:
         training: Settings in effect.

@@ -27,9 +27,9 @@ def merge_logs(
     """Write one validated log for all members and return its artifact digest.
 
     The log contains the start of the experiment, the events of every fold run in (seed, fold)
-    order, and the end of the experiment with the mean of the headline metric over all members. All
-    times, including elapsed_seconds, come from the fold runs and not from the clock. So the same
-    members give the same bytes whenever they are merged.
+    order, and the end of the experiment. The end has the mean of the headline metric over all
+    members. All times, including elapsed_seconds, come from the fold runs and not from the clock.
+    So the same members give the same bytes at any time.
 
     Args:
         members: Members of the finished fold runs.

@@ -21,7 +21,7 @@ _CUBLAS_PATTERN = re.compile(r"CUBLAS_WORKSPACE_CONFIG")
 
 
 class NondeterministicOperation(Record):
-    """One operation whose result may differ from run to run, and the code line that calls it."""
+    """An operation whose result may differ from run to run, and the code line of its call."""
 
     operation: str = Field(description="Name of the operation in torch, such as 'put_'.")
     place: str = Field(description="Innermost line of user code: 'at file:line in function'.")

@@ -57,7 +57,7 @@ def require_optimizer_name(name: str) -> str:
 
 
 def require_unreserved_arguments(arguments: dict[str, Argument]) -> dict[str, Argument]:
-    """Return the arguments if none of them is reserved.
+    """Return the arguments if no argument is reserved.
 
     Raises:
         ValueError: The arguments contain 'params', 'lr' or 'weight_decay'.
@@ -123,8 +123,8 @@ def may_change_argument(argument: str, optimizer: str, arguments: Mapping[str, A
     if argument in RESERVED_ARGUMENTS or isinstance(arguments.get(argument), bool | str):
         return False
     if optimizer == "rmsprop" and argument == "momentum":
-        # The momentum of the first epoch must be above 0. Otherwise, torch allocates no momentum
-        # buffers in the first step.
+        # The momentum of the first epoch must be above 0, because torch allocates the momentum
+        # buffers in the first step, and only then.
         initial_momentum = arguments.get("momentum", 0)
         return isinstance(initial_momentum, int | float) and initial_momentum > 0
     changeable_names = CHANGEABLE_ARGUMENTS.get(optimizer)

@@ -41,8 +41,8 @@ def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]
     other_values = {k: value for k, value in state_dict.items() if k not in ("state", _GROUPS_KEY)}
     class_name = type(optimizer).__name__
     tree = {
-        # A string in the state raises an error, because torch could not load it: torch casts
-        # loaded state to the dtype of the parameter.
+        # A string in the state raises an error, because torch casts loaded state to the dtype of
+        # the parameter, which fails for a string.
         "state": _encode(state_dict["state"], "", tensors, class_name, plain_types=_NUMBER_TYPES),
         "groups": _encode(groups, "groups", tensors, class_name),
         "rest": _encode(other_values, "rest", tensors, class_name),

@@ -1,6 +1,6 @@
 """Builds the optimizer that the settings select, by short name or by import path.
 
-Covers: import and check of the class; its arguments, including those that change during training;
+Covers: import and check of the class; its arguments, also arguments that change during training;
 trial steps on a 2 x 2 parameter before training starts.
 Does not cover: parameter groups, learning rates and weight decay, see ``parameter_groups``.
 """
@@ -45,7 +45,7 @@ _GROUP_KEYS = frozenset({"rate_share", "has_own_decay"})
 the workload set the weight decay of the group."""
 
 _NUM_TRIAL_STEPS = 2
-"""Number of steps of a trial: the first step creates the optimizer state, the second uses it."""
+"""Number of steps of a trial. The first step creates the optimizer state, which the second uses."""
 
 
 def require_optimizer(settings: TrainSettings) -> None:
@@ -129,7 +129,8 @@ def _optimizer_class(name: str) -> type[Optimizer]:
     if name in OPTIMIZERS:
         return OPTIMIZERS[name]
     imported = import_object(name, what="optimizer")
-    # Checked before the call, because a settings file must not be able to call any other function.
+    # The class is checked before it is called, because a settings file must not be able to call any
+    # other function.
     if not (isinstance(imported, type) and issubclass(imported, Optimizer)):
         kind = imported if isinstance(imported, type) else type(imported)
         raise SettingsError(
@@ -195,7 +196,7 @@ def _require_known_arguments(
 ) -> None:
     if "lr" not in accepted_names:
         raise SettingsError(
-            f"The optimizer '{name}' must take the argument lr. It takes: "
+            f"The optimizer '{name}' must take the argument lr, but its arguments are: "
             f"{', '.join(accepted_names)}.",
             cause="The trainer sets the learning rate at every step by its schedule.",
             fix="Use another optimizer, or let the class take lr and read it from its parameter "

@@ -42,7 +42,7 @@ def train_members(
 
     Where the fold runs are trained depends on ``compute``:
 
-    1. ``ranks_per_training`` above 1: on Ray, one fold run after another, each in that number of
+    1. ``ranks_per_training`` above 1: on Ray, one fold run after another, each in this number of
        processes.
     2. With an address or reserved GPUs: on Ray. The device 'auto' is the reserved GPU, or the CPU.
     3. ``workers`` is 1: in this process, so that a debugger can be used.

@@ -80,7 +80,7 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
 
 
 def set_weight_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
-    """Set the weight decay of every group for which the workload did not set it.
+    """Set the weight decay of every group for which the workload set no weight decay.
 
     Does nothing for an optimizer without weight decay.
     """

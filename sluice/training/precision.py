@@ -39,7 +39,7 @@ class ScaleState:
 class MixedPrecision:
     """Forward pass, backward pass and optimizer step with the configured precision.
 
-    In fp32 these are the unmodified calls of torch.
+    In fp32, the methods are unmodified calls of torch.
 
     Args:
         state: Initial state.
@@ -83,7 +83,7 @@ class MixedPrecision:
         return output.float() if output.dtype == dtype else output
 
     def backward(self, loss: Tensor) -> None:
-        """Accumulate the gradient of ``loss``, multiplied by the loss scale if there is one."""
+        """Accumulate the gradient of ``loss``, which is first multiplied by the fp16 loss scale."""
         scaled_loss = loss if self._scaler is None else self._scaler.scale(loss)
         if self.precision == "fp32":
             scaled_loss.backward()
@@ -130,7 +130,7 @@ class MixedPrecision:
 def _without_unsupported_one_dnn(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
     """Disable oneDNN on CPUs for which it has no kernel for recurrent layers in ``dtype``.
 
-    oneDNN has no such kernel for fp16, and one for bf16 only on CPUs with AVX-512.
+    For fp16, oneDNN has no such kernel. For bf16, it has a kernel only on CPUs with AVX-512.
     """
     one_dnn = torch.backends.mkldnn
     was_enabled = one_dnn.enabled

@@ -32,8 +32,8 @@ from sluice.training.device import device_of
 from sluice.workloads.examples import Examples
 
 _MAX_CHUNK_ROWS = 4096
-"""Maximum number of rows scored at once. It bounds memory and affects the bits, so it is not a
-setting."""
+"""Maximum number of rows that are scored at once, to limit the memory. It affects the bits, so it
+is not a setting."""
 
 _CHUNK_BYTES = 4 * 2**20
 """Target size of the inputs of a chunk of a row source [bytes]."""
@@ -139,7 +139,9 @@ def rows_per_chunk(source: Tensor | RowSource, model: nn.Module | None = None) -
 
 
 class PredictedRows:
-    """Outputs of a network as a row source: computed when they are read, and returned on the CPU.
+    """Row source of the outputs of a network, which are computed when they are read.
+
+    The outputs are returned on the CPU.
 
     Args:
         model: Network.

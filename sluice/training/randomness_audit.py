@@ -32,8 +32,8 @@ _NUM_MT_WORDS = 624
 random numbers."""
 
 _MAX_STATE_ADVANCES = 1000
-"""Maximum number of times that the state of a seeded Mersenne Twister is advanced by 624 numbers,
-to compare it with the state of a global generator."""
+"""Maximum number of times that a seeded Mersenne Twister is advanced by 624 numbers. After each
+time, its state is compared with the state of a global generator."""
 
 
 class RandomSource(Record):
@@ -42,9 +42,9 @@ class RandomSource(Record):
     name: str
     status: Status = Field(
         description="'seeded': the source has the expected seed, or is a generator object with any "
-        "seed; 'other seed': it has a different seed; 'not seeded': it gives different numbers in "
-        "every process, or has the library's default seed; 'unknown': the seed cannot be "
-        "determined; 'not started': it belongs to an accelerator that was not used."
+        "seed; 'other seed': a source with a different seed; 'not seeded': a source that gives "
+        "different numbers in every process, or has the library's default seed; 'unknown': the "
+        "seed cannot be determined; 'not started': a source of an accelerator that was not used."
     )
     detail: str = Field(description="The recognised seed, or why no seed was recognised.")
 

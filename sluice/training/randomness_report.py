@@ -52,7 +52,7 @@ class RandomnessReport(Record):
         description="Operations without a deterministic implementation that were called in an "
         "epoch of training on one batch."
     )
-    findings: tuple[str, ...] = Field(description="Problems found, one sentence each.")
+    findings: tuple[str, ...] = Field(description="Texts of the problems that were found.")
 
 
 def examine_randomness(

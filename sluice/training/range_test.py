@@ -132,7 +132,7 @@ def range_test(
         groups = [{"params": trainable}] if groups is None else groups
         optimizer = make_optimizer(groups, training)
     _require_model_parameters(model, optimizer)
-    # Both are copied in one call, so that the copied optimizer updates the copied parameters.
+    # One call copies model and optimizer, so that the copied optimizer updates the copied model.
     model, optimizer = copy.deepcopy((model, optimizer))
     rate_N = np.geomspace(settings.lowest_rate, settings.highest_rate, settings.num_steps)
     with RandomStream(derive_seed(seed, "range_test_dropout")).active():
@@ -217,7 +217,7 @@ def _require_model_parameters(model: nn.Module, optimizer: torch.optim.Optimizer
 
 
 def _has_diverged(losses: list[float], settings: RangeTestSettings) -> bool:
-    """Return whether the latest losses are far above those of the first window.
+    """Return whether the latest losses are far above the losses of the first window.
 
     The rates of the first window are too low to change the loss. So this window shows the initial
     loss and the noise between batches.

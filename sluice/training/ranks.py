@@ -1,9 +1,9 @@
 """Ranks: the processes that train one network together; a ``Ranks`` object represents one of them.
 
-Every batch is split by rows, in order: of B rows, rank r takes rows ``B * r // world_size`` to
+Every batch is split by rows, in order. Of B rows, rank r takes rows ``B * r // world_size`` to
 ``B * (r + 1) // world_size``. The gradient is the mean over all rows of the batch, even if the
-shards have different sizes, and it is clipped after the sum over ranks. So every step equals the
-step of a single process up to rounding, and reported losses cover all rows.
+shards have different sizes. It is clipped after the sum over ranks. So every step equals the step
+of a single process up to rounding, and reported losses cover all rows.
 
 Equal to a single process up to rounding: row order, gradients, clipping, learning rates, steps,
 losses, and the epoch at which training stops.

@@ -8,10 +8,10 @@ from sluice.training.settings import TrainSettings
 def learning_rate_at(step: int, total_steps: int, settings: TrainSettings) -> float:
     """Return the learning rate of one optimizer step.
 
-    The rate increases linearly over the first W = round(warmup_share * total_steps) steps, equals
-    the peak at step W, and then decreases along half a cosine to exactly ``final_rate_share`` of
-    the peak at the last step. The rate of the first step is above 0, because a step with rate 0
-    would have no effect.
+    The rate increases linearly over the first W = round(warmup_share * total_steps) steps and
+    equals the peak at step W. It then decreases along half a cosine, to exactly
+    ``final_rate_share`` of the peak at the last step. The rate of the first step is above 0,
+    because a step with rate 0 would have no effect.
 
     Args:
         step: Index of the step, from 0.

@@ -74,9 +74,9 @@ class StepProbe:
 
     The result includes weights, gradients and optimizer state, but not the loaded rows. On a CPU it
     also includes freed blocks that the C allocator keeps, because a training needs this memory too.
-    The allocator keeps blocks below 32 MiB. Such blocks from earlier work of the process can nearly
-    double the result: for a step that needs 3 times the size of an activation, 5.3 times that size
-    was measured. The caller's random generators are not changed.
+    The allocator keeps blocks below 32 MiB. Blocks from earlier work of the process can nearly
+    double the result: 5.3 times the size of an activation was measured for a step that needs 3
+    times this size. The caller's random generators are not changed.
 
     Args:
         workload: Builds the model and provides the loss.

@@ -201,7 +201,7 @@ def _mismatch_error(where: str, differences: Sequence[str]) -> ContractError:
 def differing_tensors(expected: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
     """Return one line for every tensor that is missing on one side, or differs in shape or dtype.
 
-    Different floating-point dtypes count as equal, and so do different other dtypes.
+    All floating-point dtypes count as equal, and all other dtypes count as equal.
     """
     return differing_shapes(expected, stored) + [
         f"{name} is {expected[name].dtype} in the network and {stored[name].dtype} in the file"

@@ -3,9 +3,9 @@
 The version of a tensor is its counter ``_version``. torch increments it at in-place changes, except
 those through ``.data``.
 
-A program may clear gradients with ``zero_grad``, by setting them to None, or in place. It sets
-gradients with a backward pass or manually. A comparison of a few gradients with the gradients at
-the last optimizer step distinguishes all these cases and costs a microsecond per step.
+A program may clear gradients with ``zero_grad``, by setting them to None, or in place. New
+gradients come from a backward pass, or the program sets them. A comparison of a few gradients with
+the gradients at the last optimizer step distinguishes these cases and costs a microsecond per step.
 """
 
 import math
@@ -137,7 +137,7 @@ class GradientTracker:
         )
 
     def is_zeroed(self) -> bool:
-        """Return whether the gradients of the step were set to zero in place since it began."""
+        """Return whether the gradients were set to zero in place since the step began."""
         return bool(self._samples) and all(
             previous_grad is not None
             and parameter.grad is previous_grad
@@ -149,8 +149,8 @@ class GradientTracker:
     def record_gradients(self, *, may_have_changed: bool = False) -> None:
         """Record the gradients after a step, if ``record_step`` did not run or ran too early.
 
-        ``record_step`` does not run in predicted steps and in skipped ones. It runs too early in a
-        step that calls its closure several times, because each call computes new gradients.
+        ``record_step`` does not run in predicted and in skipped steps. It runs too early in a step
+        that calls its closure several times, because each call computes new gradients.
 
         Args:
             may_have_changed: Whether a backward pass since the step may have changed the gradients.
@@ -215,7 +215,7 @@ class GradientCheck:
         return True
 
     def check_zeroing_once(self) -> bool:
-        """Return whether the gradient in ``last_nonzero_gradient`` is 0 now, and forget it.
+        """Return whether the gradient in ``last_nonzero_gradient`` is 0 now, and clear this field.
 
         The program may have changed the gradient in place, or replaced it.
         """
@@ -232,8 +232,8 @@ class GradientCheck:
     def _choose(with_gradients: list[Tensor]) -> list[Tensor]:
         """Choose a parameter near the input, where most faults are visible, and in the middle.
 
-        Each parameter is the smallest of two successive parameters. It is omitted if its gradient
-        cannot be read fast.
+        Each parameter is the smallest of two successive parameters. A parameter is omitted if its
+        gradient cannot be read fast.
         """
         middle = len(with_gradients) // 2
         chosen_parameters: list[Tensor] = []

@@ -30,7 +30,7 @@ class MembershipSnapshots:
         self._last_membership: Membership | None = None
 
     def take(self, step: int) -> Membership | None:
-        """Return the membership before a step; None if it equals the previous one.
+        """Return the membership before a step; None if it equals the previous membership.
 
         Step numbers and optimizer options are not compared.
         """

@@ -30,8 +30,8 @@ class ObjectIndex(Generic[E]):
         self._next_index = 0
         """Index of the next entry."""
         self.entries: tuple[E, ...] = ()
-        """All entries, including those of recently deleted objects. A tuple, because it is read
-        at every step."""
+        """All entries, including entries of recently deleted objects. A tuple, because the entries
+        are read at every step."""
 
     def get(self, obj: object) -> E | None:
         """Return the entry of an object; None if no entry exists."""
@@ -40,7 +40,7 @@ class ObjectIndex(Generic[E]):
         return entry if entry is not None and entry.ref() is obj else None
 
     def get_or_add(self, obj: object) -> E:
-        """Return the entry of an object; create it if it does not exist."""
+        """Return the entry of an object; create the entry if it does not exist."""
         entry = self.by_id.get(id(obj))
         if entry is not None and entry.ref() is obj:
             return entry

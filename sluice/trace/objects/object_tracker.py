@@ -27,7 +27,7 @@ class OptimizerEntry:
     gradient_tracker: GradientTracker = field(default_factory=GradientTracker)
     gradient_check: GradientCheck = field(default_factory=GradientCheck)
     num_steps: int = 0
-    """Number of steps that ended, including skipped ones."""
+    """Number of steps that ended, including skipped steps."""
     last_norm_read_step: int = -1
     """Number of this optimizer's step, counted from 1, that followed the latest gradient clip whose
     norm the tracer read. -1 if the tracer read no norm, for example on a GPU."""
@@ -44,7 +44,7 @@ class OptimizerEntry:
     zero_grad_code: int = -1
     """Event code of its ``zero_grad``; -1 before its first call."""
     clip_codes: dict[str, int] = field(default_factory=dict)
-    """Event codes of its gradient clips, by kind."""
+    """Event codes of its gradient clips, by the flag of the clip event."""
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters of the optimizer, group by group."""
@@ -84,7 +84,7 @@ class NetworkEntry:
     """Event codes of its forward passes, by (requires gradient, index of the loader). Empty if the
     mode must be read again."""
     module_names: dict[int, str] | None = None
-    """Names of its modules by the id of the module; None if they must be read again."""
+    """Names of its modules by the id of the module; None if the names must be read again."""
     unregistered_modules: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
     """Trainable modules that run inside the network without being registered in it, by id."""
     output_row_shape: tuple[int, ...] | None = None
@@ -121,7 +121,7 @@ class ParameterEntry:
     index: int
     ref: "weakref.ref[Any]"
     has_had_gradient: bool = False
-    """Whether the parameter had a gradient at the last snapshot or an earlier snapshot."""
+    """Whether the parameter had a gradient at any inspection so far."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class SchedulerEntry:
     index: int
     ref: "weakref.ref[Any]"
     optimizer: int
-    """Index of its optimizer; -1 if it has none."""
+    """Index of its optimizer; -1 without an optimizer."""
     step_code: int = -1
     """Event code of its steps; -1 before its settings are recorded."""
 

@@ -1,7 +1,7 @@
 """Tied parameters of a program, and whether their ties are still intact.
 
-A tie is one parameter registered in two modules. It is stored as two paths (module and name), which
-stay valid when a module is replaced by another one under the same name.
+A tie is a parameter that is registered in two modules. A tie is stored as two paths (module and
+name), which stay valid when a module is replaced by another module under the same name.
 """
 
 import weakref
@@ -66,7 +66,7 @@ class TiedParameters:
     def on_replace(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
         """Update the paths of ties before a module is replaced.
 
-        Paths into the old module become paths into the new one.
+        Paths into the old module become paths into the new module.
         """
         old_module = parent._modules.get(name)
         if old_module is None or old_module is module or not self._ties:

@@ -60,8 +60,8 @@ class StepPatterns:
                 self._count(previous, pattern, 1)
             is_repeated = not step.ended_ns
             if is_repeated and pattern.successor is not None:
-                # ``step`` represents several steps. All but the last one were followed by the
-                # predicted pattern.
+                # ``step`` represents several steps. All these steps but the last were followed by
+                # the predicted pattern.
                 num_steps = len(step.losses) // 2  # step numbers and losses alternate
                 self._count(pattern, pattern.successor, num_steps - 1)
 
@@ -117,10 +117,10 @@ class StepPatterns:
             previous.successor_counts = {p: n // 2 for p, n in counts.items()}
 
     def _optimizer_entry(self, codes: Sequence[int]) -> OptimizerEntry | None:
-        """Return the entry of the optimizer that ends a step; None if it cannot be predicted.
+        """Return the entry of the optimizer that ends a step; None if the step is unpredictable.
 
-        A step cannot be predicted if it has unusual events, or if its optimizer has step hooks or
-        was deleted.
+        A step with unusual events cannot be predicted, nor a step of an optimizer that has step
+        hooks or was deleted.
         """
         events = [self._interner.event(code) for code in codes]
         optimizers = [object_id for kind, object_id, *_ in events if kind == "step"]

@@ -45,8 +45,8 @@ class StepPredictor:
         sink = self._sink
         self._patterns = StepPatterns(sink.events.interner, sink.objects)
         self._max_predicted_steps = 0
-        """Maximum number of predicted steps between two fully recorded ones. 0 if no step may be
-        predicted, because steps are slow or each one must be recorded fully."""
+        """Maximum number of predicted steps between two fully recorded steps. 0 if no step may be
+        predicted, because steps are slow or every step must be recorded fully."""
 
     def _learn(self, event: BufferedStepsReleased) -> None:
         """Learn from ended steps if steps may be predicted, and update ``_max_predicted_steps``."""
@@ -69,7 +69,7 @@ class StepPredictor:
         num_steps = self._max_predicted_steps
         if successor is not pattern:
             # If two optimizers alternate, an even number of predicted steps makes the fully
-            # recorded steps alternate, too. With an odd number, all would be of one optimizer.
+            # recorded steps alternate, too. With an odd number, all would belong to one optimizer.
             num_steps -= num_steps % 2
         num_steps = min(num_steps, event.due_step - self._sink.steps.last - 1)
         if num_steps > 0:
@@ -96,7 +96,7 @@ class StepPredictor:
         thread.backward.is_followed_by_zeroing = last_code == zero_grad_code
 
     def end_step(self, thread: ThreadState) -> None:
-        """Store a step that matched its prediction, and predict the next one."""
+        """Store a step that matched its prediction, and predict the next step."""
         steps, prediction = self._sink.steps, thread.prediction
         pattern = prediction.pattern
         assert pattern is not None  # because the step was predicted
@@ -169,7 +169,7 @@ class StepPredictor:
                 *matched_codes,
             ]
             has_zero_grad = any(zero_grad_code in codes for codes in code_lists)
-            # If there is no zero_grad event, and gradients are not kept from step to step, the
+            # Without a zero_grad event, and with gradients that are not kept from step to step, the
             # program clears gradients in a way that causes no event.
             clears_silently = not has_zero_grad and not self._patterns.keeps_gradients(
                 current if pattern_index < 0 else patterns[pattern_index]

@@ -10,7 +10,7 @@ OnValues = Callable[[Sequence[float]], None]
 
 
 class BatchedDeviceReads:
-    """Collects requests for scalars, reads all of them at once, and passes them to callbacks.
+    """Collects requests for scalars, reads all scalars at once, and passes them to callbacks.
 
     Cost:
         One device synchronization per ``read``, for each device and dtype.

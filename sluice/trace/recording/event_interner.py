@@ -1,4 +1,4 @@
-"""Interns events and event sequences: stores each of them once, and assigns a small integer."""
+"""Interns events and event sequences: stores each only once, and assigns a small integer to it."""
 
 import threading
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ EventKey = tuple[TraceEventKind, int, int, tuple[str, ...], int]
 
 OVERFLOW_INDEX = -(2**31)
 """Sequence index of all steps beyond the maximum number of distinct sequences. It differs from
-every valid index, and from -1 - index, with which the recorder marks unfinished sequences."""
+every valid index, and from -1 - index, the key of an unfinished sequence in the recorder."""
 
 
 class EventInterner:
@@ -73,8 +73,8 @@ class EventInterner:
     def fold_repeats(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the codes with each repeated block only once, and their positions in ``codes``.
 
-        The last event of a repeated block gets its position in the last repeat, so that the time
-        of this event is the end of all repeats.
+        The position of the last event of a repeated block is its position in the last repeat. So
+        the time of this event is the end of all repeats.
         """
         folded_codes: list[int] = []
         positions: list[int] = []

@@ -19,7 +19,7 @@ class EventRecorder:
 
     Args:
         interner: Assigns a code to each distinct event.
-        bus: Publishes ``UnexpectedEvent`` when an event differs from the predicted one.
+        bus: Publishes ``UnexpectedEvent`` when an event differs from the predicted event.
         clock: Monotonic time [ns].
     """
 

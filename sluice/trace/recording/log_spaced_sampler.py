@@ -21,7 +21,7 @@ class LogSpacedSampler:
         """Interval between kept rows, and number of rows that are still kept at this interval."""
 
     def skip_if_none_kept(self, num_rows: int) -> bool:
-        """Advance by ``num_rows`` rows if none of them is kept; return whether it advanced."""
+        """Advance by ``num_rows`` rows if no such row is kept; return False otherwise."""
         if self._position + num_rows > self._next_position:
             return False
         self._position += num_rows

@@ -87,9 +87,9 @@ class Recorder:
         unfinished step has the key -1 - index."""
         # Rows are stored flat: a container per row would trigger the garbage collector more often.
         self._step_rows: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_STEP_FIELDS)
-        """Rows of steps: step, sequence index, positions of the events that the sequence stores (a
-        repeated block of events is stored once), times of all events of the step, end time, and
-        end time of the previous step."""
+        """Rows of steps: step, sequence index, positions of the events that the sequence stores,
+        times of all events of the step, end time, and end time of the previous step. The sequence
+        stores a repeated block of events only once."""
         self._recent_scalars: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_SCALARS_FIELDS)
         """Rows of scalars that are only recent detail, with the fields of ``ScalarsRow``."""
         self._kept_scalars: list[ScalarsRow] = []
@@ -209,8 +209,8 @@ class Recorder:
         if self._files.is_full and not was_full:
             text = (
                 f"The history reached its limit of {self._settings.history_bytes:,} bytes. Later "
-                "losses, norms and statistics are not added to it. Raise history_bytes to keep "
-                "them."
+                "losses, norms and statistics are not kept in the history. Raise history_bytes to "
+                "keep more."
             )
             step = self._step_rows[-_NUM_STEP_FIELDS] if self._step_rows else 0
             note = encode_line("note", {"step": step, "kind": "full", "text": text})

@@ -84,7 +84,7 @@ class StepRecorder:
             entry.num_steps += 1
             if step.pending_statistics is not None:
                 self._sampling.after_step(step, entry, self.last)
-            if thread.index < 0:  # the first event of the thread was a step; it got no index yet
+            if thread.index < 0:  # the first event of the thread was a step
                 self._events.assign_index(thread)
             now = self._clock()
             since_recorded_step_ns = now - self._last_end_ns
@@ -116,8 +116,8 @@ class StepRecorder:
     def deliver_pending(self) -> None:
         """Deliver the buffered steps, and determine the step of the next delivery.
 
-        The recorder, the samplers and the subscribers receive the steps. Delivering many steps at
-        once costs far less than one at a time, because code and data stay in the processor's cache.
+        The recorder, the samplers and the subscribers receive the steps. Many steps are delivered
+        at once, because code and data then stay in the processor's cache.
         """
         if not self._pending_steps:
             return

@@ -1,9 +1,9 @@
 """Files of one traced process: a history that grows slowly, and a ring buffer of recent detail.
 
 ``history.ndjson`` is append-only. The ring buffer consists of ``recent-0.ndjson`` and
-``recent-1.ndjson``: detail is appended to one of them until it is full; then the other one is
-emptied and used. Every write consists of whole lines, so a killed process leaves at most one
-incomplete line at the end of each file.
+``recent-1.ndjson``. Detail is appended to the active file until this file is full; then the other
+file is emptied and becomes the active file. Every write consists of whole lines, so after a kill at
+most one line at the end of each file is incomplete.
 """
 
 import os
@@ -24,7 +24,7 @@ RECENT_FILES = ("recent-0.ndjson", "recent-1.ndjson")
 def unique_folder(parent: Path, label: str) -> Path:
     """Return the path of a new, unique folder, such as ``20260102-030405-pid7-9f1c0a``.
 
-    The folder is not created here. A process id alone is not unique: in a container, the training
+    The folder is not created here. A process id alone is not unique. In a container, the training
     process may have the same id at every start, and several containers may share the parent folder.
 
     Args:
@@ -74,9 +74,9 @@ class TraceFiles:
         _write(self._history_handle, content)
 
     def write_recent(self, lines: Iterable[bytes]) -> None:
-        """Append lines to the ring buffer. If its active file is full, empty the other one first.
+        """Append lines to the ring buffer.
 
-        The lines are then written to the emptied file.
+        If the active file has no space for the lines, the other file is emptied and becomes active.
         """
         content = b"".join(lines)
         if self._num_bytes["recent"] + len(content) > self._max_ring_file_bytes:

@@ -93,7 +93,7 @@ class SamplingBudget:
         return self._num_steps >= self._due_step
 
     def restart(self) -> None:
-        """Sample the next step, and shorten the interval to that of the beginning."""
+        """Sample the next step, and shorten the interval to the initial interval."""
         self._restart_step = self._due_step = self._num_steps
         self._norm_samples_left = 0
 
@@ -108,8 +108,8 @@ class SamplingBudget:
             ideal_interval = max(math.ceil(median_cost_ns / allowed_cost_per_step_ns), 1)
             self._interval = min(ideal_interval, self._max_interval)
             # If the ideal interval is longer than the maximum interval, samples are taken at the
-            # maximum interval, but most of them contain only the norms. So two full samples are
-            # about one ideal interval apart.
+            # maximum interval. Most of these samples contain only the norms, so that two full
+            # samples are about one ideal interval apart.
             if steps_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
         next_interval = min(self._interval, max(steps_since_restart, 1))

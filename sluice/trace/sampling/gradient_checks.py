@@ -19,8 +19,8 @@ _MAX_RECORDS = 3
 checked."""
 
 _FULL_CHECK_PASSES = 64
-"""Number of first backward passes. After each of them, all sampled gradients of all optimizers are
-checked; after each later pass, at most one gradient."""
+"""Number of first backward passes after which all sampled gradients of all optimizers are checked.
+After each later pass, at most one gradient is checked."""
 
 _IDLE_PASSES = 5
 """Number of backward passes without a check in each round. A round has two passes per optimizer,
@@ -36,7 +36,10 @@ def watch_gradients(sink: EventSink) -> None:
 
 
 class _GradientChecks:
-    """Checks a few gradients after backward passes, and all gradients if one is non-finite."""
+    """Checks a few gradients after each backward pass, and records which are non-finite.
+
+    If a checked gradient is non-finite, the other gradients of its optimizer are checked, too.
+    """
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -126,8 +129,8 @@ class _GradientChecks:
 def _update_dormancy(entry: OptimizerEntry) -> bool:
     """Update ``is_dormant`` of an optimizer, and return whether it was dormant before.
 
-    A dormant optimizer has gradients from before the trace and was not used since. It is no longer
-    dormant once it has stepped or its gradients were cleared.
+    A dormant optimizer has gradients from before the trace, and was not used since. An optimizer is
+    no longer dormant once it has stepped or its gradients were cleared.
     """
     was_dormant = entry.is_dormant
     if was_dormant:

@@ -72,7 +72,7 @@ class MembershipSampler:
             self.sample_if_due(step)
 
     def write_values(self) -> None:
-        """Write the requested values. They must have been read from the device before."""
+        """Write the requested values, after they were read from the device."""
         for records in self._unwritten_values:
             for record in records:
                 self._recorder.write("value", record)

@@ -42,11 +42,11 @@ def request_value_statistics(
 ) -> list[list[ParameterValuesRecord]]:
     """Request statistics of the values of all parameters, at most 256.
 
-    These are a fingerprint, the smallest and largest value, and the numbers of distinct rows and of
-    non-finite values.
+    The statistics are a fingerprint, the smallest and the largest value, and the numbers of
+    distinct rows and of non-finite values.
 
     Returns:
-        One list per parameter, which contains its record once the values are read.
+        One list per parameter. The record of the parameter is appended when its values are read.
 
     Cost:
         Two passes over the parameters, and one device synchronization per parameter of two or more
@@ -118,7 +118,7 @@ def find_corrupted_weights(
 
     Returns:
         - None if all weights are finite.
-        - None if every parameter has non-finite weights, because they do not show the cause.
+        - None if every parameter has non-finite weights, because that does not show the cause.
         - A record of corrupted weights if the optimizer has finite state for the non-finite
           weights, so that gradients were not the cause.
         - Otherwise, a record of non-finite gradients.

@@ -104,7 +104,7 @@ class Sampling:
         open_step.add_cost(self._clock() - began_ns)
 
     def after_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
-        """Request the statistics of step number ``step``, if ``before_step`` sampled it."""
+        """Request the statistics of step number ``step``, if ``before_step`` sampled this step."""
         pending = open_step.pending_statistics
         if pending is None:
             return
