@@ -246,7 +246,7 @@ class _BatchIndex(NamedTuple):
 
 
 class _EpochSampler:
-    """Sampler of the loader, which yields the batches of one epoch after each ``start``."""
+    """Sampler of the DataLoader: yields the batches of one epoch after each ``start``."""
 
     def __init__(self) -> None:
         self._batches: Iterator[Tensor] = iter(())

@@ -8,7 +8,7 @@ from sluice.base.digests import digest_json, short
 from sluice.base.settings import Record
 
 _MAX_LISTED_CHANGES = 5
-"""Maximum number of changes that a description lists; it counts the others."""
+"""Maximum number of changes that a text lists; further changes are only counted."""
 
 
 class CodeIdentity(Record):

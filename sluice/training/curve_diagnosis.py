@@ -257,7 +257,7 @@ def _find_not_learning(
 
 def _find_explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Finding | None:
     for index, result in enumerate(history):
-        has_skipped_steps = result.skipped_steps > 0  # by fp16
+        has_skipped_steps = result.skipped_steps > 0  # only fp16 skips steps
         is_finite = math.isfinite(result.train_loss) and math.isfinite(result.val_loss)
         if not is_finite and not has_skipped_steps:
             return _non_finite_finding(result)

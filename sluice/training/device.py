@@ -73,9 +73,9 @@ def start_device(device: torch.device) -> None:
     """Initialise the device for deterministic operations.
 
     Call this function before you read the state of the random generators: the generators of an
-    uninitialised device have no state. On CUDA, ``CUBLAS_WORKSPACE_CONFIG`` is set unless it is
-    already set. cuBLAS reads the variable only once. Without the variable, torch refuses matrix
-    products inside ``sluice.base.seeding.deterministic()``.
+    uninitialised device have no state. On CUDA, ``CUBLAS_WORKSPACE_CONFIG`` is set if it is unset.
+    cuBLAS reads the variable only once. Without the variable, torch refuses matrix products inside
+    ``sluice.base.seeding.deterministic()``.
     """
     if device.type == "cuda":
         os.environ.setdefault(*_CUBLAS_WORKSPACE)

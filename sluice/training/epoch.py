@@ -157,7 +157,7 @@ def fit_epoch(
     loss_S = ranks.all_reduce_sum(loss_S)
     require_finite_steps(loss_S, norm_S, taken_S, epoch, batches.steps_per_epoch, settings)
     weight_S = batches.sizes().double()
-    # A step that fp16 skipped has a valid loss unless the loss overflowed, but no valid gradient.
+    # A step that fp16 skipped has no valid gradient. Its loss is valid if it is finite.
     has_loss_S = taken_S | loss_S.isfinite()
     loss_S, weight_S, norm_S = loss_S[has_loss_S], weight_S[has_loss_S], norm_S[taken_S]
     statistics = EpochStatistics(

@@ -109,7 +109,7 @@ def train_fold_run(
                 discard_checkpoints(folder)
             on_event(fold_run_event(spec, "reused", member.epochs_run, member=member))
             return member
-        # "unit" is the label of fold runs. Another label would change the bits of trained networks.
+        # "unit" is the seed label of fold runs. Another label would change the bits of networks.
         with RandomStream(derive_seed(spec.seed, "unit")).active(), deterministic():
             trained_member = _fit(spec, workload, subject, folder, on_event, clock, timer, ranks)
         member = ranks.broadcast_from_first(lambda: trained_member)

@@ -6,10 +6,10 @@ gradient accumulation, bf16 and fp16, activation checkpointing, a GPU, and sever
 model (``ranks``).
 Does not cover: writing files.
 
-Every source of randomness has its own seed, derived from the SHA-256 of ``<seed>_<stage>``:
+Every source of randomness has its own seed, derived from the SHA-256 of ``<seed>_<label>``:
 
 =================  ==============================  ==========================================
-random numbers     stage, after the base seed      where
+random numbers     label, after the base seed      where
 =================  ==============================  ==========================================
 initial weights    ``init``                        ``workloads.prepare_model``
 row order          ``order_<epoch>``               ``training.row_order.epoch_order``
@@ -121,7 +121,7 @@ def train(
         loss_weight: Maps targets to the number of items over which ``loss_fn`` averages; by default
             the number of rows. Used only if ``micro_batch_rows`` or ``ranks`` splits a batch.
         augment: Changes the examples of train batches at random, as ``Workload.augmentation``.
-        resume: State to resume from, as received by ``on_state``.
+        resume: State to resume from, which an earlier call passed to ``on_state``.
         on_state: Called with the state to resume from: after every epoch, before its result is
             yielded; and within an epoch when ``is_due`` returns True, with a state that has
             ``progress``.

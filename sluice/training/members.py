@@ -15,7 +15,9 @@ class Member(Record):
     fold_id: int
     weights: str = Field(description="Artifact digest of the safetensors file.")
     event_log: str = Field(description="Artifact digest of the fold run's NDJSON log.")
-    best_epoch: int = Field(description="Epoch after which the weights were taken, counted from 1.")
+    best_epoch: int = Field(
+        description="Epoch after which the weights were copied, counted from 1."
+    )
     epochs_run: int
     train_loss: float = Field(description="Training loss of the best epoch.")
     val_loss: float = Field(description="Validation loss after the best epoch.")

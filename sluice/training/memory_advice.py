@@ -6,7 +6,7 @@ from sluice.training.settings import TrainSettings
 
 
 def describe_step(training: TrainSettings, num_rows: int) -> str:
-    """Return the description of a training step with at most ``num_rows`` rows, for a message."""
+    """Return the text that describes a training step of at most ``num_rows`` rows in a message."""
     micro_rows = training.micro_batch_rows
     rows_at_once = num_rows if micro_rows is None else min(micro_rows, num_rows)
     return (
@@ -17,7 +17,7 @@ def describe_step(training: TrainSettings, num_rows: int) -> str:
 
 
 def suggest_settings(training: TrainSettings, num_rows: int | None = None) -> str:
-    """Return the settings that reduce the memory of a step; the first should be tried first.
+    """Return the settings that reduce the memory of a step, in the recommended order.
 
     Args:
         training: Settings in effect.

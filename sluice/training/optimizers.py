@@ -34,8 +34,8 @@ OPTIMIZERS: Mapping[str, type[Optimizer]] = {
 """Optimizer classes of torch by the short name used in settings."""
 
 _FUSED_BY_DEFAULT = frozenset({"adamw", "adam"})
-"""Optimizers with a fused kernel on every device, which is used unless the settings select an
-implementation. SGD is excluded, see ``_require_defined_momentum``."""
+"""Optimizers whose fused kernel is the default, because it exists for every device. The settings
+can select another implementation. SGD is excluded, see ``_require_defined_momentum``."""
 
 _IMPLEMENTATION_ARGUMENTS = frozenset({"fused", "foreach", "differentiable"})
 """Arguments of torch's optimizers that select an implementation."""

@@ -24,13 +24,14 @@ from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Workload
 
-_STAGES = {
+_SEED_LABELS = {
     "initial weights": "init",
     "row order of epoch 1": "order_1",
     "dropout": "dropout",
     "loader processes": "loader",
 }
-"""Uses of random numbers in a training, each with the argument ``stage`` of ``derive_seed``."""
+"""Uses of random numbers in a training, each with the label from which ``derive_seed`` derives the
+seed."""
 
 _FIXES = {
     "PYTHONHASHSEED": " If your code iterates over sets of strings, start this process with "
@@ -75,7 +76,7 @@ def examine_randomness(
     run_seed = derive_seed(seed, "unit")  # as in ``train_fold_run``
     run = _WorkloadRun(workload, model_settings, training, seed)
     has_augmentation = workload.augmentation is not None
-    stages = _STAGES | ({"augmentation of epoch 1": "augment_1"} if has_augmentation else {})
+    labels = _SEED_LABELS | ({"augmentation of epoch 1": "augment_1"} if has_augmentation else {})
     with RandomStream(run_seed).active():
         draws, shared = record_generator_use(run.operations, {})
         nondeterministic = find_nondeterministic_operations(run.fit)
@@ -83,8 +84,8 @@ def examine_randomness(
         audit = audit_randomness(
             seed=run_seed,
             generators={
-                name: torch.Generator().manual_seed(derive_seed(seed, stage))
-                for name, stage in stages.items()
+                name: torch.Generator().manual_seed(derive_seed(seed, label))
+                for name, label in labels.items()
             },
             loaders={},
         )

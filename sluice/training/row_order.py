@@ -59,7 +59,7 @@ def example_seeds(rows: Tensor, *, seed: int, epoch: int) -> Tensor:
     """
     state = rows.numpy().astype(np.uint64)
     state += np.uint64(1)
-    state *= np.uint64(0x9E3779B97F4A7C15)  # wraps modulo 2^64, as do the other products
+    state *= np.uint64(0x9E3779B97F4A7C15)  # all products wrap modulo 2^64
     state += np.uint64(derive_seed(seed, f"augment_{epoch}"))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         state ^= state >> np.uint64(shift)

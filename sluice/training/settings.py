@@ -75,12 +75,12 @@ class TrainingChange(Settings):
     @property
     def paths(self) -> tuple[str, ...]:
         """Dotted paths of the changed settings."""
-        plain_paths = (f"training.{name}" for name in self.values if name in _PLAIN_SETTINGS)
+        number_paths = (f"training.{name}" for name in self.values if name in _NUMBER_SETTINGS)
         argument_paths = (
             f"training.optimizer_arguments.{name}" for name in self.optimizer_arguments
         )
         dropout_paths = ("model.dropout",) if self.dropout is not None else ()
-        return (*plain_paths, *argument_paths, *dropout_paths)
+        return (*number_paths, *argument_paths, *dropout_paths)
 
     def merge_with(self, later: "TrainingChange") -> "TrainingChange":
         """Return this change, updated with the values of another change at the same epoch."""
@@ -110,7 +110,7 @@ CHANGEABLE_SETTINGS = tuple(name for name in TrainingChange.model_fields if name
 these settings."""
 
 
-_PLAIN_SETTINGS = frozenset(CHANGEABLE_SETTINGS) - {"optimizer_arguments", "dropout"}
+_NUMBER_SETTINGS = frozenset(CHANGEABLE_SETTINGS) - {"optimizer_arguments", "dropout"}
 """Settings that may change and are fields of ``TrainSettings`` with a single number."""
 
 _ARCHITECTURES_WITH_DROPOUT = frozenset({"mlp", "gru", "lstm", "slstm", "transformer"})
@@ -257,7 +257,7 @@ class TrainSettings(Settings):
         arguments = self.optimizer_arguments
         for change in self.changes:
             if change.from_epoch < epoch:
-                values |= {n: value for n, value in change.values.items() if n in _PLAIN_SETTINGS}
+                values |= {n: value for n, value in change.values.items() if n in _NUMBER_SETTINGS}
                 arguments = arguments | change.optimizer_arguments
         if arguments != self.optimizer_arguments:
             values["optimizer_arguments"] = arguments
@@ -288,4 +288,4 @@ def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bo
     field, _, argument = name.partition(".")
     if field == "optimizer_arguments":
         return may_change_argument(argument, settings.optimizer, settings.optimizer_arguments)
-    return name in _PLAIN_SETTINGS
+    return name in _NUMBER_SETTINGS

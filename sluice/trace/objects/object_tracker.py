@@ -86,7 +86,7 @@ class NetworkEntry:
     module_names: dict[int, str] | None = None
     """Names of its modules by the id of the module; None if the names must be read again."""
     unregistered_modules: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
-    """Trainable modules that run inside the network without being registered in it, by id."""
+    """Trainable modules that run inside the network but are not registered in it, by their id."""
     output_row_shape: tuple[int, ...] | None = None
     """Shape of a row of the first output; None before the first call."""
     max_length: int = 0

@@ -160,7 +160,7 @@ class StepPredictor:
         last_pattern_index = {
             pattern.optimizer_entry: pattern_index for pattern_index, pattern in enumerate(patterns)
         }
-        # The optimizer of the running step is included, even if it made none of the repeated steps.
+        # The optimizer of the running step is included, even if it made no repeated step.
         for entry in dict.fromkeys((current.optimizer_entry, *last_pattern_index)):
             tracker, pattern_index = entry.gradient_tracker, last_pattern_index.get(entry, -1)
             zero_grad_code = entry.zero_grad_code

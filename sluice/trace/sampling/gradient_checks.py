@@ -114,7 +114,7 @@ class _GradientChecks:
                 sink.recorder.write(kind, record)
 
     def _record(self, entry: OptimizerEntry, thread: ThreadState) -> None:
-        """Record which gradients of an optimizer are non-finite, if any."""
+        """Record the non-finite gradients of an optimizer; nothing if all are finite."""
         sink = self._sink
         record = find_nonfinite_gradients(
             entry, sink.objects, sink.steps.last + 1, thread.step.losses
