@@ -15,10 +15,10 @@ from sluice.trace.settings import TraceSettings
 from sluice.trace.trace_reader import read_trace
 from sluice.trace.tracer import print_to_stderr
 
-TRACES = "traces"
+_TRACES_FOLDER = "traces"
 """Name of the folder that contains the traces of a fold run, one per attempt."""
 
-SETTINGS = TraceSettings(recent_bytes=2 * 2**20, history_bytes=8 * 2**20)
+_TRACE_SETTINGS = TraceSettings(recent_bytes=2 * 2**20, history_bytes=8 * 2**20)
 """Trace settings with low size limits, because a candidate may have hundreds of fold runs."""
 
 
@@ -72,7 +72,7 @@ def traced_attempt(run_folder: Path, *, is_enabled: bool) -> Iterator[FoldRunTra
         return
     try:
         with traced(
-            run_folder / TRACES, SETTINGS, print_line=attempt.messages.append
+            run_folder / _TRACES_FOLDER, _TRACE_SETTINGS, print_line=attempt.messages.append
         ) as attempt.folder:
             yield attempt
     except TrainingFailed as error:

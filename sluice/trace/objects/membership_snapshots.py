@@ -162,7 +162,7 @@ class MembershipSnapshots:
 
 
 def _comparison_key(membership: Membership) -> tuple[Any, ...]:
-    """Return what is compared of a membership: all but step numbers and optimizer options."""
+    """Return a membership without step numbers and optimizer options, for comparisons."""
     return (
         membership.parameters,
         membership.networks,

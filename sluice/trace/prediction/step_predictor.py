@@ -100,7 +100,7 @@ class StepPredictor:
         steps, prediction = self._sink.steps, thread.prediction
         pattern = prediction.pattern
         assert pattern is not None  # because the step was predicted
-        steps.last = step_number = next(steps.numbers)
+        steps.last = step_number = next(steps.step_numbers)
         if not pattern.steps_and_losses:
             prediction.repeated_patterns.append(pattern)
         pattern.steps_and_losses += step_number, thread.step.losses

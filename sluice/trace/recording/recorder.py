@@ -122,19 +122,21 @@ class Recorder:
     def add_steps(self, steps: Iterable[EndedStep]) -> None:
         """Add the data of ended steps."""
         for step in steps:
-            sequence, kept_positions = self.interner.intern_step(step.events[::2], step.thread)
+            sequence_index, kept_positions = self.interner.intern_step(
+                step.events[::2], step.thread
+            )
             # If ``ended_ns`` is 0, the object describes several repeated steps. Its ``losses`` then
             # alternate between step numbers and lists of losses.
             is_repeated = not step.ended_ns
             num_steps = len(step.losses) // 2 if is_repeated else 1
-            count_row = self._sequence_counts.get(sequence)
+            count_row = self._sequence_counts.get(sequence_index)
             if count_row is None:
                 first_step = step.losses[0] if is_repeated else step.step
-                self._sequence_counts[sequence] = [first_step, step.step, num_steps]
+                self._sequence_counts[sequence_index] = [first_step, step.step, num_steps]
             else:
                 count_row[1] = step.step
                 count_row[2] += num_steps
-            if sequence == OVERFLOW_INDEX:
+            if sequence_index == OVERFLOW_INDEX:
                 self.num_overflow_steps += num_steps
             if is_repeated:
                 self._add_repeats(step.losses)
@@ -142,7 +144,7 @@ class Recorder:
             # An array, because the garbage collector would have to traverse a list.
             times = array("q", step.events[1::2])
             self._step_rows += (
-                step.step, sequence, kept_positions, times, step.ended_ns, step.began_ns
+                step.step, sequence_index, kept_positions, times, step.ended_ns, step.began_ns
             )  # fmt: skip
             if step.losses or step.clips or step.scale is not None:
                 is_kept = self._scalars_sampler.advance()
@@ -165,9 +167,9 @@ class Recorder:
 
     def record_open_events(self, step: int, codes: Sequence[int], thread: int) -> None:
         """Add the events of the unfinished step of a thread at the end of the trace."""
-        sequence, _ = self.interner.intern_step(codes, thread)
-        if sequence != OVERFLOW_INDEX:
-            self._sequence_counts[-1 - sequence] = [step, step, 1]
+        sequence_index, _ = self.interner.intern_step(codes, thread)
+        if sequence_index != OVERFLOW_INDEX:
+            self._sequence_counts[-1 - sequence_index] = [step, step, 1]
 
     def read_device_values(self) -> None:
         """Read all requested values from the devices; see ``BatchedDeviceReads``."""
@@ -250,15 +252,15 @@ class Recorder:
             rows = [
                 [
                     step,
-                    sequence,
+                    sequence_index,
                     [(times[i] - trace_began_ns) // 1000 for i in kept_positions],
-                    (end - trace_began_ns) // 1000,
-                    (start - trace_began_ns) // 1000,
+                    (ended_ns - trace_began_ns) // 1000,
+                    (began_ns - trace_began_ns) // 1000,
                 ]
-                for step, sequence, kept_positions, times, end, start in _iter_rows(
+                for step, sequence_index, kept_positions, times, ended_ns, began_ns in _iter_rows(
                     self._step_rows, _NUM_STEP_FIELDS
                 )
-                if sequence != OVERFLOW_INDEX
+                if sequence_index != OVERFLOW_INDEX
             ]
             yield encode_line("steps", {"rows": rows})
 

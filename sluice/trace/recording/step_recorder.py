@@ -32,7 +32,7 @@ class StepRecorder:
 
     __slots__ = (
         "_bus", "_clock", "_delivery_step", "_events", "_last_end_ns", "_lock", "_pending_steps",
-        "_recorder", "_sampling", "last", "numbers",
+        "_recorder", "_sampling", "last", "step_numbers",
     )  # fmt: skip
 
     def __init__(
@@ -50,8 +50,8 @@ class StepRecorder:
         self._lock = threading.Lock()
         self.last = 0
         """Number of the last step of any thread."""
-        self.numbers = count(1)
-        """Yields the numbers of the next steps, which are unique across threads."""
+        self.step_numbers = count(1)
+        """Yields the number of each next step, which is unique across threads."""
         self._last_end_ns = began_ns
         """End time of the last fully recorded step [ns]."""
         self._pending_steps: list[tuple[Any, ...]] = []
@@ -79,32 +79,32 @@ class StepRecorder:
         """Record the end of a step that an optimizer made or a gradient scaler skipped."""
         step = thread.step
         with self._lock:
-            self.last = next(self.numbers)
+            self.last = next(self.step_numbers)
             thread.num_steps += 1
             entry.num_steps += 1
             if step.pending_statistics is not None:
                 self._sampling.after_step(step, entry, self.last)
             if thread.index < 0:  # the first event of the thread was a step
                 self._events.assign_index(thread)
-            now = self._clock()
-            since_recorded_step_ns = now - self._last_end_ns
+            now_ns = self._clock()
+            since_recorded_step_ns = now_ns - self._last_end_ns
             statistics_ns, step.statistics_ns = step.statistics_ns, 0
             events = step.events
             # A plain tuple is faster than an EndedStep, which is created at delivery.
             self._pending_steps.append(
                 (
                     self.last, thread.index, events, step.losses, step.clips, step.loss_scale,
-                    now, step.began_ns, since_recorded_step_ns, statistics_ns,
+                    now_ns, step.began_ns, since_recorded_step_ns, statistics_ns,
                 )
             )  # fmt: skip
             thread.last_loss = step.losses[-1] if step.losses else None
             thread.clear_step()
             if statistics_ns or self.last >= self._delivery_step:
                 self.deliver_pending()
-            if now >= self._recorder.flush_due_ns:
+            if now_ns >= self._recorder.flush_due_ns:
                 self.flush()
-                now = self._clock()
-            self._last_end_ns = step.began_ns = now
+                now_ns = self._clock()
+            self._last_end_ns = step.began_ns = now_ns
             if not self._sampling.samples_norms:  # a sampled step cannot be predicted
                 self._bus.publish(PredictionMayBegin(thread, events[::2], self._delivery_step))
 

@@ -137,12 +137,12 @@ def end_statistics(
 
 
 def request_output_statistics(
-    network: int, name: str, module: nn.Module, output: Any, device_reads: BatchedDeviceReads
+    network_index: int, name: str, module: nn.Module, output: Any, device_reads: BatchedDeviceReads
 ) -> list[OutputStatistics]:
     """Request statistics of the first tensor of a module output.
 
     Args:
-        network: Index of the network that contains the module.
+        network_index: Index of the network that contains the module.
         name: Name of the module inside the network.
         module: Module that returned the output.
         output: Output of the module.
@@ -170,7 +170,7 @@ def request_output_statistics(
     def on_values(values_read: Sequence[float]) -> None:
         records.append(
             OutputStatistics(
-                network=network,
+                network=network_index,
                 module=name,
                 kind=kind,
                 norm=values_read[0],
@@ -245,10 +245,10 @@ def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
 def _moment_norms(
     optimizer: Any, parameters: Sequence[Tensor]
 ) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Return the norm of each kind of optimizer state by name, and the step count of the state.
+    """Return the norms of the state tensors by name, such as exp_avg, and the state's step count.
 
-    Each norm is taken over the state tensors of all parameters together. Kinds whose tensors are on
-    several devices are omitted.
+    Each norm covers the state tensors of all parameters. A name whose tensors are on several
+    devices is omitted.
     """
     tensors_by_name: dict[str, list[Tensor]] = {}
     state_step: Tensor | None = None
