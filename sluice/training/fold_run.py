@@ -139,7 +139,7 @@ def _require_ranks(spec: FoldRunSpec, ranks: Ranks) -> None:
             f"{ranks.shard.world_size}.",
             cause="The fold run was not started with the number of processes that "
             "ranks_per_training sets.",
-            fix="Start it with train_fold_run_on_ranks, or set ranks_per_training to "
+            fix="Start the fold run with train_fold_run_on_ranks, or set ranks_per_training to "
             f"{ranks.shard.world_size}.",
         )
 

@@ -62,7 +62,9 @@ class RangeTest(Record):
     ended: RangeTestEnd = Field(description="Reason why the test ended.")
     ended_at_rate: float = Field(description="Last learning rate of the test.")
     start_loss: float = Field(description="Loss of the first batch, before the first step.")
-    curve: tuple[RangePoint, ...] = Field(description="Rates after which the loss was finite.")
+    curve: tuple[RangePoint, ...] = Field(
+        description="One point for each learning rate after which the loss was finite."
+    )
     window_steps: int = Field(description="Width of the windows of ``curve`` [steps].")
     summary: str
     fix: str = Field(

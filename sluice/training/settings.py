@@ -19,6 +19,10 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 _Arguments = dict[str, Argument]
 
 
+# The functions below omit the default of a setting that was added later from the serialized
+# settings, so that the setting does not change the digests of existing configurations.
+
+
 def _is_default_optimizer(name: str) -> bool:
     return name == "adamw"
 
