@@ -123,12 +123,12 @@ class Batches:
         x, y = gather(self._rows.x, rows), gather_targets(self._rows.y, rows)
         return move_input(x, self._device), y.to(self._device)
 
-    def iter_epoch(self, epoch: int, *, first: int = 0) -> Iterator[Batch]:
+    def iter_epoch(self, epoch: int, *, first_batch: int = 0) -> Iterator[Batch]:
         """Yield the batches of one epoch.
 
         Args:
             epoch: Number of the epoch, counted from 1.
-            first: Number of the first batch, counted from 0. Earlier batches are not read.
+            first_batch: Number of the first batch, counted from 0. Earlier batches are not read.
 
         Raises:
             ContractError: The dtypes, numbers of dimensions or names of a batch differ from those
@@ -137,7 +137,7 @@ class Batches:
             SluiceError: Raised by a row source, or by the augmentation.
         """
         is_checked = self._reader.runs_user_code
-        for batch_index, batch in enumerate(self._read(epoch, first), start=first):
+        for batch_index, batch in enumerate(self._read(epoch, first_batch), start=first_batch):
             if isinstance(batch, SluiceError):
                 raise self._with_position(batch, epoch, batch_index) from batch
             x, y = batch
@@ -157,13 +157,13 @@ class Batches:
         if iterator is not None:
             iterator._shutdown_workers()
 
-    def _read(self, epoch: int, first: int) -> Iterator[Batch | SluiceError]:
+    def _read(self, epoch: int, first_batch: int) -> Iterator[Batch | SluiceError]:
         if self._loader is not None:
-            self._sampler.start(self._plan, epoch, first)
+            self._sampler.start(self._plan, epoch, first_batch)
             yield from self._loader
             return
         device = _device_of(self._rows.x)
-        for rows in self._plan.batches(epoch, first=first, device=device):
+        for rows in self._plan.batches(epoch, first_batch=first_batch, device=device):
             yield self._reader.read(rows, epoch)
 
     def _require_layout(self, x: ModelInput, y: Tensor, epoch: int, batch_index: int) -> None:
@@ -252,10 +252,10 @@ class _EpochSampler:
         self._batches: Iterator[Tensor] = iter(())
         self._epoch, self._num_batches = 0, 0
 
-    def start(self, plan: BatchPlan, epoch: int, first: int) -> None:
-        """Continue with the batches of an epoch from batch ``first`` on."""
-        self._batches = plan.batches(epoch, first=first)
-        self._epoch, self._num_batches = epoch, plan.num_batches - first
+    def start(self, plan: BatchPlan, epoch: int, first_batch: int) -> None:
+        """Continue with the batches of an epoch, from ``first_batch`` on."""
+        self._batches = plan.batches(epoch, first_batch=first_batch)
+        self._epoch, self._num_batches = epoch, plan.num_batches - first_batch
 
     def __iter__(self) -> Iterator[_BatchIndex]:
         return (_BatchIndex(self._epoch, rows.numpy()) for rows in self._batches)

@@ -139,7 +139,7 @@ def fit_epoch(
     records, num_finished = StepRecords(start), 0 if start is None else start.steps
     # If no batch remains, no iterator is created, because an iterator starts loader processes.
     remaining_batches = (
-        batches.iter_epoch(epoch, first=num_finished)
+        batches.iter_epoch(epoch, first_batch=num_finished)
         if num_finished < batches.steps_per_epoch
         else ()
     )

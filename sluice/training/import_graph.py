@@ -69,7 +69,7 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
         module = finder.find(name)
         if module is None:
             continue
-        # Checked before the distribution, because Sluice may be installed as a distribution.
+        # Sluice's modules come first, because Sluice may be installed as a distribution.
         if name.split(".")[0] == _SLUICE:
             if module.file is not None:
                 graph.sluice_modules[name] = module.file

@@ -103,7 +103,7 @@ def build_optimizer(groups: list[dict[str, Any]], settings: TrainSettings) -> Op
 
 
 def set_changing_arguments(optimizer: Optimizer, settings: TrainSettings) -> None:
-    """Set the arguments that change during training to their values in effect.
+    """Set the arguments that change during training to their values in this epoch.
 
     Args:
         optimizer: An optimizer from ``build_optimizer``.
@@ -128,17 +128,17 @@ def takes_weight_decay(settings: TrainSettings) -> bool:
 def _optimizer_class(name: str) -> type[Optimizer]:
     if name in OPTIMIZERS:
         return OPTIMIZERS[name]
-    imported = import_object(name, what="optimizer")
+    imported_object = import_object(name, what="optimizer")
     # The class is checked before it is called, because a settings file must not be able to call any
     # other function.
-    if not (isinstance(imported, type) and issubclass(imported, Optimizer)):
-        kind = imported if isinstance(imported, type) else type(imported)
+    if not (isinstance(imported_object, type) and issubclass(imported_object, Optimizer)):
+        kind = imported_object if isinstance(imported_object, type) else type(imported_object)
         raise SettingsError(
             f"The optimizer '{name}' must be a subclass of torch.optim.Optimizer, got "
             f"{kind.__module__}.{kind.__qualname__}.",
             fix="Let the class inherit from torch.optim.Optimizer, or use another optimizer.",
         )
-    return imported
+    return imported_object
 
 
 def _construct(

@@ -90,9 +90,10 @@ def require_lengths(source: object) -> LengthsOf:
 class BatchPlan:
     """Rows of the batches of every epoch.
 
-    With ``lengths_of``, batches contain rows of similar lengths: each pool of 64 batches is sorted
-    by length and split into batches, which are shuffled. Pools differ between epochs, so a row is
-    combined with different rows in every epoch. The last batch of an epoch has the remaining rows.
+    With ``lengths_of``, batches contain rows of similar lengths. The rows of 64 batches form a
+    pool, which is sorted by length and split into batches in random order. Pools differ between
+    epochs, so a row is combined with different rows in every epoch. The last batch of an epoch has
+    the remaining rows.
 
     Args:
         num_rows: Number of examples (N).
@@ -130,37 +131,37 @@ class BatchPlan:
 
     def batch(self, epoch: int, batch_index: int) -> Tensor:
         """Return the rows of one batch of an epoch; batches are counted from 0."""
-        return next(self.batches(epoch, first=batch_index))
+        return next(self.batches(epoch, first_batch=batch_index))
 
     def batches(
-        self, epoch: int, *, first: int = 0, device: torch.device = _CPU
+        self, epoch: int, *, first_batch: int = 0, device: torch.device = _CPU
     ) -> Iterator[Tensor]:
-        """Yield the rows of the batches of an epoch, from batch ``first`` on, int64 (B,).
+        """Yield the rows of the batches of an epoch, from ``first_batch`` on, int64 (B,).
 
         Args:
             epoch: Number of the epoch, counted from 1.
-            first: Number of the first batch, counted from 0.
+            first_batch: Number of the first batch, counted from 0.
             device: Device of the rows.
 
         Cost:
-            Independent of ``first``.
+            Independent of ``first_batch``.
         """
         order = epoch_order(self.num_rows, seed=self._seed, epoch=epoch)
         if self._lengths_of is not None:
-            for rows in self._buckets(order, self._lengths_of, epoch, first):
+            for rows in self._buckets(order, self._lengths_of, epoch, first_batch):
                 yield rows.to(device)
             return
         block_rows = max(1, _BLOCK_ROWS // self.batch_rows) * self.batch_rows
-        for start in range(first * self.batch_rows, self.num_rows, block_rows):
+        for start in range(first_batch * self.batch_rows, self.num_rows, block_rows):
             # The rows of many batches are moved at once, because a move synchronises the device.
             block = order.part(start, min(start + block_rows, self.num_rows)).to(device)
             yield from block.split(self.batch_rows)
 
     def _buckets(
-        self, order: RowOrder, lengths_of: LengthsOf, epoch: int, first: int
+        self, order: RowOrder, lengths_of: LengthsOf, epoch: int, first_batch: int
     ) -> Iterator[Tensor]:
         pool_rows = _POOL_BATCHES * self.batch_rows
-        first_pool, num_skipped = divmod(first, _POOL_BATCHES)
+        first_pool, num_skipped = divmod(first_batch, _POOL_BATCHES)
         for start in range(first_pool * pool_rows, self.num_rows, pool_rows):
             rows = order.part(start, min(start + pool_rows, self.num_rows))
             # A stable sort, so that rows of equal length stay in shuffled order.

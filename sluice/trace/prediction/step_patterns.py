@@ -104,7 +104,7 @@ class StepPatterns:
             and previous.successor is None
             and count >= _MIN_REPEATS_IF_PREDICTED
         )
-        # Otherwise, the prediction is updated when the count reaches a multiple of _MIN_REPEATS.
+        # Unless it is due early, the prediction is updated at multiples of _MIN_REPEATS.
         if not is_due_early and count // _MIN_REPEATS == old_count // _MIN_REPEATS:
             return
         has_highest_count = previous.successor is None or count > counts.get(previous.successor, 0)
@@ -123,11 +123,11 @@ class StepPatterns:
         hooks or was deleted.
         """
         events = [self._interner.event(code) for code in codes]
-        optimizers = [object_id for kind, object_id, *_ in events if kind == "step"]
-        if len(optimizers) != 1 or events[-1][0] != "step":
+        optimizer_ids = [object_id for kind, object_id, *_ in events if kind == "step"]
+        if len(optimizer_ids) != 1 or events[-1][0] != "step":
             return None
         entries = self._objects.optimizers.entries
-        entry = next((e for e in entries if e.index == optimizers[0]), None)
+        entry = next((e for e in entries if e.index == optimizer_ids[0]), None)
         optimizer = None if entry is None else entry.ref()
         if (
             optimizer is None

@@ -1,4 +1,4 @@
-"""Predicts the next step of each thread, and follows it event by event.
+"""Predicts the next step of each thread, and compares each event with the prediction.
 
 A step pattern is predicted once it has followed the previous pattern often enough. The first
 mismatch ends the prediction: the step is recorded fully, including the events already matched. One
@@ -84,10 +84,10 @@ class StepPredictor:
             return
         pattern = prediction.pattern
         assert pattern is not None  # because the running step is predicted
-        matched_codes, now = prediction.codes[: prediction.position], self._sink.clock()
+        matched_codes, now_ns = prediction.codes[: prediction.position], self._sink.clock()
         self._close(thread, pattern, matched_codes)
         thread.step.events = [
-            code_or_time for code in matched_codes for code_or_time in (code, now)
+            code_or_time for code in matched_codes for code_or_time in (code, now_ns)
         ]
         zero_grad_code = pattern.optimizer_entry.zero_grad_code
         # Find out whether ``zero_grad`` or a backward pass happened last.
