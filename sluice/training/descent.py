@@ -99,8 +99,8 @@ def find_steepest_descent(
         The lines of this width, and the index of the steepest significant line. If no width has a
         significant descent: the lines of the narrowest width, and None.
     """
-    narrowest = settings.window_steps
-    widths = [width * (narrowest - 1) + 1 for width in _WIDTH_MULTIPLES]
+    narrowest_width = settings.window_steps
+    widths = [width * (narrowest_width - 1) + 1 for width in _WIDTH_MULTIPLES]
     lines_by_width = [_fit_windows(loss_N, width, settings.step_decades) for width in widths]
     for lines in lines_by_width:
         significant_C = _descends_significantly(lines, settings)

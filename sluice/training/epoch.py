@@ -187,12 +187,17 @@ def require_finite_steps(
     """
     failed_steps = (taken_S & ~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
     if len(failed_steps):
-        first = int(failed_steps[0])
+        failed_index = int(failed_steps[0])
         name, values = "training loss", loss_S
-        if loss_S[first].isfinite():
+        if loss_S[failed_index].isfinite():
             name, values = "gradient norm", norm_S
         raise non_finite_error(
-            name, float(values[first]), epoch, steps_per_epoch, settings, step=first + 1
+            name,
+            float(values[failed_index]),
+            epoch,
+            steps_per_epoch,
+            settings,
+            step=failed_index + 1,
         )
 
 
@@ -219,8 +224,8 @@ def backward_batch(
         split_batch(x, y, micro_rows=settings.micro_batch_rows, loss_weight=loss_weight)
     )
     losses = []
-    for number, (x_part, y_part, part_share) in enumerate(micro_batches, start=1):
-        is_last = number == len(micro_batches)
+    for micro_batch_number, (x_part, y_part, part_share) in enumerate(micro_batches, start=1):
+        is_last = micro_batch_number == len(micro_batches)
         with contextlib.nullcontext() if is_last else ranks.no_sync(model):
             loss = loss_fn(mixed_precision.forward(model, x_part), y_part)
             share = part_share * rank_share
