@@ -259,7 +259,11 @@ def raise_attribute_error(source, found):
 
 
 REFUSED = {
-    "dtype": (lambda _, x: x.float(), ContractError, r"which was uint8 \(8, 1, 8, 8\) .*float32"),
+    "dtype": (
+        lambda _, x: x.float(),
+        ContractError,
+        r"first batch \(uint8 \(8, 1, 8, 8\) .*float32",
+    ),
     "dimensions": (lambda _, x: x[:, 0], ContractError, r"got uint8 \(8, 8, 8\) and targets"),
     "names": (lambda _, x: {"x": x}, ContractError, r"got \{'x': uint8 \(8, 1, 8, 8\)\}"),
     "too few": (lambda _, x: x[1:], ContractError, "must return a tensor with 8 entries"),
@@ -345,7 +349,7 @@ def test_batch_layout_is_compared_across_epochs():
     source.__class__ = type("_Float", (ImageSource,), {"__getitem__": lambda s, r: s.pixels(r)})
     source.__class__.pixels = lambda s, r: ImageSource.__getitem__(s, r).float()
 
-    with pytest.raises(ContractError, match=r"Epoch 2, batch 1 of 13 .*which was uint8"):
+    with pytest.raises(ContractError, match=r"Epoch 2, batch 1 of 13 .*first batch \(uint8"):
         next(loader_batches.iter_epoch(2))
 
 
