@@ -22,9 +22,9 @@ or unpadded tokens."""
 _CHECK_ROWS = 3
 """Number of rows on which the loss is checked; they form micro-batches of 2 rows and 1 row."""
 
-_TOLERANCE = 1e-3
-"""Relative tolerance when two losses are compared. It is far above float32 rounding, and far below
-the difference between a sum and a mean."""
+_LOSS_TOLERANCE = 1e-3
+"""Relative tolerance of the comparison of two losses. It is far above float32 rounding, and far
+below the difference between a sum and a mean."""
 
 
 def count_rows(y: Tensor) -> float:
@@ -35,12 +35,12 @@ def count_rows(y: Tensor) -> float:
 def split_batch(
     x: ModelInput, y: Tensor, *, micro_rows: int | None, loss_weight: LossWeight
 ) -> Iterator[tuple[ModelInput, Tensor, float]]:
-    """Yield the micro-batches of a batch, each with its share of the batch loss.
+    """Yield the micro-batches of a batch, each with its share of the items of the batch.
 
     The loss of a batch is a mean over items, such as rows. It equals the sum of the micro-batch
     losses, each multiplied by the micro-batch's share of the items. Gradients add up the same way:
     ``(share * micro_batch_loss).backward()`` for every micro-batch accumulates the gradient of the
-    batch, up to rounding. This also holds if the last micro-batch is smaller.
+    batch, up to rounding. The last micro-batch may be smaller.
 
     Args:
         x: Inputs of B rows.
@@ -55,19 +55,19 @@ def split_batch(
     if micro_rows is None or len(y) <= micro_rows:
         yield x, y, 1.0
         return
-    parts = list(zip(split_input(x, micro_rows), y.split(micro_rows), strict=True))
-    weights = [loss_weight(y_part) for _, y_part in parts]
-    total = math.fsum(weights)
-    if not total > 0:
+    micro_batches = list(zip(split_input(x, micro_rows), y.split(micro_rows), strict=True))
+    weights = [loss_weight(y_part) for _, y_part in micro_batches]
+    total_weight = math.fsum(weights)
+    if not total_weight > 0:
         raise ContractError(
-            f"The weight of a batch must be above 0, got {total:g} for {len(y)} rows: the batch "
-            "has no items over which the loss could average.",
+            f"The weight of a batch must be above 0, got {total_weight:g} for {len(y)} rows: the "
+            "batch has no items over which the loss could average.",
             cause="All targets of the batch are padding.",
             fix="Remove examples whose targets are all padding, or raise batch_rows.",
         )
-    for (x_part, y_part), weight in zip(parts, weights, strict=True):
+    for (x_part, y_part), weight in zip(micro_batches, weights, strict=True):
         if weight:
-            yield x_part, y_part, weight / total
+            yield x_part, y_part, weight / total_weight
 
 
 def require_splittable(
@@ -79,10 +79,10 @@ def require_splittable(
     loss_weight: LossWeight,
     setting: str,
 ) -> None:
-    """Refuse a model or loss for which the loss of a batch is not the mean over micro-batches.
+    """Raise if the loss of a batch is not the mean over its micro-batches for this model and loss.
 
     Args:
-        model: Maps ``x`` to predictions. It is in evaluation mode afterwards.
+        model: Maps ``x`` to predictions. This function sets the evaluation mode of the model.
         loss_fn: The loss that is minimised.
         x: Inputs, of which the first three rows are used.
         y: Targets of ``x``.
@@ -113,11 +113,13 @@ def require_splittable(
         )
     if not (math.isfinite(batch_loss) and math.isfinite(micro_batch_mean)):
         return  # the first training step reports a non-finite loss
-    if not math.isclose(batch_loss, micro_batch_mean, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2):
+    if not math.isclose(
+        batch_loss, micro_batch_mean, rel_tol=_LOSS_TOLERANCE, abs_tol=_LOSS_TOLERANCE**2
+    ):
         raise ContractError(
             f"With {setting} the loss must be a mean over rows, or over the items that "
-            f"loss_weight() counts. For {len(y)} rows it is {batch_loss:.6g}, but the mean over "
-            f"micro-batches is {micro_batch_mean:.6g}.",
+            f"loss_weight() counts. For {len(y)} rows the loss is {batch_loss:.6g}, but the mean "
+            f"over micro-batches is {micro_batch_mean:.6g}.",
             cause="The loss is a sum, compares rows of a batch with each other, or is a mean over "
             "other items than loss_weight() counts.",
             fix="Return the mean of losses() from loss(), or let loss_weight() return the number "

@@ -17,13 +17,13 @@ from sluice.workloads.workload import Workload
 
 
 class BatchSizeResult(Record):
-    """The largest batch size that was run and fitted into memory."""
+    """Result of the search for the largest batch size that fits into memory."""
 
     rows: int = Field(description="Number of examples of the largest batch that fits.")
-    peak_bytes: int = Field(description="Growth of memory at this batch size [bytes].")
+    peak_bytes: int = Field(description="Peak growth of memory at this batch size [bytes].")
     bound: Literal["memory", "limit_rows"] = Field(
-        description="Limit that rules out a larger batch: 'memory', or 'limit_rows' for the "
-        "largest size of interest or the number of train rows."
+        description="Limit that a larger batch would exceed: 'memory', or 'limit_rows' for the "
+        "maximum batch size of the search or the number of train rows."
     )
     memory_bytes: int = Field(description="Limit of the growth of memory during a step [bytes].")
     attempts: tuple[BatchSizeAttempt, ...] = Field(
@@ -50,12 +50,12 @@ def find_largest_batch(
 ) -> BatchSizeResult:
     """Return the largest batch whose training steps fit into ``memory_bytes``.
 
-    Batch sizes are doubled until one does not fit. Then the interval between the largest size that
-    fits and the smallest that does not is bisected. The returned size was run, not extrapolated.
+    The batch size is doubled until a batch does not fit. Then the interval between the largest size
+    that fits and the smallest size that does not fit is bisected. The returned size was tried.
 
-    On a CPU the operating system kills a process that exceeds the memory, without an error.
-    Therefore no size is tried that could need more than the available memory: the peak memory of
-    the largest size that fitted, scaled in proportion to the rows, is an upper bound.
+    On a CPU, no size is tried that could exceed the available memory, because the operating system
+    would kill the process. The memory of a size is estimated from the peak memory of the largest
+    size that fitted, in proportion to the rows.
 
     Args:
         workload: Builds the model and provides the loss.
@@ -63,10 +63,10 @@ def find_largest_batch(
         train: Train rows; their number also limits the batch size.
         training: Settings of the real training. Steps use its optimizer, precision, micro-batches,
             clipping and recomputation of activations.
-        limit_rows: Largest batch of interest [rows].
+        limit_rows: Maximum batch size of the search [rows].
         memory_bytes: Maximum growth of memory during training [bytes].
-        gap_share: Stop when the smallest size that does not fit is within this share of the largest
-            that fits; 0 searches to the exact row.
+        gap_share: Maximum relative gap at the end of the search: smallest size that does not fit,
+            divided by the largest size that fits, minus 1. 0 searches to the exact row.
         device: Device that runs the steps.
         seed: Base seed of weights and dropout.
         probe: Runs one batch size; a ``StepProbe`` if None.
@@ -80,9 +80,9 @@ def find_largest_batch(
         About 2 log2(limit_rows) attempts of two steps each, fewer with a larger ``gap_share``.
     """
     usable_bytes = available_bytes() if device.type == "cpu" else None
-    limit = min(limit_rows, len(train))
-    _require_valid(limit, memory_bytes, gap_share, usable_bytes)
-    run = probe or StepProbe(
+    max_rows = min(limit_rows, len(train))
+    _require_valid(max_rows, memory_bytes, gap_share, usable_bytes)
+    probe = probe or StepProbe(
         workload,
         model_settings,
         train,
@@ -91,7 +91,7 @@ def find_largest_batch(
         device=device,
         seed=seed,
     )
-    attempts = tuple(_search(run, limit, gap_share, usable_bytes))
+    attempts = tuple(_search(probe, max_rows, gap_share, usable_bytes))
     fitting_attempts = [attempt for attempt in attempts if attempt.fits]
     if not fitting_attempts:
         last_attempt = attempts[-1]
@@ -106,17 +106,17 @@ def find_largest_batch(
     return BatchSizeResult(
         rows=largest_attempt.rows,
         peak_bytes=largest_attempt.peak_bytes,
-        bound="limit_rows" if largest_attempt.rows == limit else "memory",
+        bound="limit_rows" if largest_attempt.rows == max_rows else "memory",
         memory_bytes=memory_bytes,
         attempts=attempts,
     )
 
 
 def _search(
-    probe: Probe, limit: int, gap_share: float, usable_bytes: int | None
+    probe: Probe, max_rows: int, gap_share: float, usable_bytes: int | None
 ) -> Iterator[BatchSizeAttempt]:
-    # Start with two rows: batch normalisation cannot be trained on one.
-    rows, largest_fitting, smallest_failing = min(2, limit), 0, limit + 1
+    # Start with two rows, because batch normalisation cannot be trained on one row.
+    rows, largest_fitting, smallest_failing = min(2, max_rows), 0, max_rows + 1
     while largest_fitting < rows < smallest_failing:
         attempt = probe(rows)
         yield attempt
@@ -126,25 +126,25 @@ def _search(
             smallest_failing = rows
         if largest_fitting == 0:
             rows = rows // 2
-        elif smallest_failing <= limit:
+        elif smallest_failing <= max_rows:
             gap = smallest_failing - largest_fitting
             is_close = gap <= max(1, gap_share * largest_fitting)
             rows = largest_fitting if is_close else largest_fitting + gap // 2
         else:
-            rows = min(2 * largest_fitting, limit)
+            rows = min(2 * largest_fitting, max_rows)
         if attempt.fits and usable_bytes is not None and attempt.peak_bytes > 0:
             max_safe_rows = largest_fitting * usable_bytes // attempt.peak_bytes
             rows = min(rows, max(largest_fitting, max_safe_rows))
 
 
 def _require_valid(
-    limit: int, memory_bytes: int, gap_share: float, usable_bytes: int | None
+    max_rows: int, memory_bytes: int, gap_share: float, usable_bytes: int | None
 ) -> None:
-    if limit < 1 or memory_bytes < 1 or not 0 <= gap_share < 1:
+    if max_rows < 1 or memory_bytes < 1 or not 0 <= gap_share < 1:
         raise ContractError(
             "The maximum batch size (limit_rows, or the number of train rows) and memory_bytes "
             "must be positive, and gap_share must be at least 0 and below 1; got "
-            f"{limit}, {memory_bytes} and {gap_share:g}.",
+            f"{max_rows}, {memory_bytes} and {gap_share:g}.",
             fix="Correct the value that is out of range.",
         )
     if usable_bytes is not None and memory_bytes > usable_bytes:

@@ -34,7 +34,7 @@ Batch = tuple[ModelInput, Tensor]
 """Inputs of this rank's rows, and the targets of all rows of the batch."""
 
 _MAX_NAMED_ROWS = 8
-"""Maximum number of rows of a batch that a message names."""
+"""Maximum number of row numbers of a batch that a message lists."""
 
 _TERMINATION_DELAY_S = 10
 """Time that a loader process continues after SIGTERM [s], so that a training whose processes all
@@ -58,8 +58,8 @@ class Batches:
         by_length: Put rows of similar lengths into a batch.
 
     Raises:
-        ContractError: The numbers of inputs, targets and rows differ, or ``by_length`` with inputs
-            that have no lengths.
+        ContractError: The numbers of inputs, targets and rows differ, or ``by_length`` is set for
+            inputs that have no lengths.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Batches:
         self._layout: _Layout | None = None
         self._sampler = _EpochSampler()
         self._loader: DataLoader[Any] | None = None
-        # Loader processes cannot share tensors on a device.
+        # Rows on a device are read in this process, because loader processes cannot share them.
         if workers and _device_of(rows.x).type == "cpu":
             self._loader = DataLoader(
                 self._reader,
@@ -96,10 +96,10 @@ class Batches:
                 num_workers=workers,
                 persistent_workers=True,
                 collate_fn=_return_unchanged,
-                # Loader processes inherit open files and locks, so they must not outlive this
-                # process.
+                # Loader processes end with this process, because they inherit its open files and
+                # locks.
                 worker_init_fn=functools.partial(_init_worker, os.getpid()),
-                # Without this argument the loader would use torch's global generator.
+                # The default would be torch's global generator, which belongs to the caller.
                 generator=torch.Generator().manual_seed(derive_seed(seed, "loader")),
             )
 
@@ -123,72 +123,71 @@ class Batches:
         x, y = gather(self._rows.x, rows), gather_targets(self._rows.y, rows)
         return move_input(x, self._device), y.to(self._device)
 
-    def iter_epoch(self, epoch: int, *, first: int = 0) -> Iterator[Batch]:
+    def iter_epoch(self, epoch: int, *, first_batch: int = 0) -> Iterator[Batch]:
         """Yield the batches of one epoch.
 
         Args:
             epoch: Number of the epoch, counted from 1.
-            first: Number of the first batch, counted from 0. Earlier batches are not read.
+            first_batch: Number of the first batch, counted from 0. Earlier batches are not read.
 
         Raises:
-            ContractError: A batch has another dtype, number of dimensions or names than the first
-                one, or a row source breaks its contract; the message names epoch, batch and rows.
+            ContractError: The dtypes, numbers of dimensions or names of a batch differ from those
+                of the first batch, or a row source breaks its contract. The message names epoch,
+                batch and rows.
             SluiceError: Raised by a row source, or by the augmentation.
         """
         is_checked = self._reader.runs_user_code
-        for number, inputs in enumerate(self._read(epoch, first), start=first):
-            if isinstance(inputs, SluiceError):
-                raise self._with_position(inputs, epoch, number) from inputs
-            x, y = inputs
+        for batch_index, batch in enumerate(self._read(epoch, first_batch), start=first_batch):
+            if isinstance(batch, SluiceError):
+                raise self._with_position(batch, epoch, batch_index) from batch
+            x, y = batch
             if is_checked:
-                self._require_layout(x, y, epoch, number)
+                self._require_layout(x, y, epoch, batch_index)
             yield move_input(x, self._device), y.to(self._device)
 
     def close(self) -> None:
-        """End the loader processes; call it after the training, also after one that failed.
+        """End the loader processes; this process reads later batches.
 
-        Later batches are read by this process.
-
-        An error keeps the loader alive in its traceback. If the garbage collector ended the
-        processes later, it could close their queues first, and then wait 10 s for each process.
+        Call this method also after a failed training, because the traceback of an error keeps the
+        loader alive. If the garbage collector ended the loader processes, it could close their
+        queues first, and then wait 10 s for each process.
         """
         iterator: Any = None if self._loader is None else self._loader._iterator
         self._loader = None
         if iterator is not None:
             iterator._shutdown_workers()
 
-    def _read(self, epoch: int, first: int) -> Iterator[Batch | SluiceError]:
+    def _read(self, epoch: int, first_batch: int) -> Iterator[Batch | SluiceError]:
         if self._loader is not None:
-            self._sampler.start(self._plan, epoch, first)
+            self._sampler.start(self._plan, epoch, first_batch)
             yield from self._loader
             return
         device = _device_of(self._rows.x)
-        for rows in self._plan.batches(epoch, first=first, device=device):
+        for rows in self._plan.batches(epoch, first_batch=first_batch, device=device):
             yield self._reader.read(rows, epoch)
 
-    def _require_layout(self, x: ModelInput, y: Tensor, epoch: int, number: int) -> None:
+    def _require_layout(self, x: ModelInput, y: Tensor, epoch: int, batch_index: int) -> None:
         layout = _layout(x), _layout(y)
         if self._layout is None:
             self._layout = _Layout(layout, f"{describe_input(x)} and targets {describe_input(y)}")
         if layout == self._layout.value:
             return
         error = ContractError(
-            "Every batch must have the dtype, names and number of dimensions of the first one, "
-            f"which was {self._layout.text}; got {describe_input(x)} and targets "
-            f"{describe_input(y)}.",
-            cause="The row source or the augmentation returned something else for these rows.",
+            "Every batch must have the dtype, names and number of dimensions of the first batch "
+            f"({self._layout.text}); got {describe_input(x)} and targets {describe_input(y)}.",
+            cause="The row source or the augmentation returned another layout for these rows.",
             fix="Convert every example to one dtype and one number of dimensions.",
         )
-        raise self._with_position(error, epoch, number)
+        raise self._with_position(error, epoch, batch_index)
 
-    def _with_position(self, error: SluiceError, epoch: int, number: int) -> SluiceError:
+    def _with_position(self, error: SluiceError, epoch: int, batch_index: int) -> SluiceError:
         """Return the error with the epoch, batch and rows in its message."""
-        rows = self._plan.batch(epoch, number).tolist()
+        rows = self._plan.batch(epoch, batch_index).tolist()
         more = ", ..." if len(rows) > _MAX_NAMED_ROWS else ""
-        names = ", ".join(map(str, rows[:_MAX_NAMED_ROWS])) + more
+        row_numbers = ", ".join(map(str, rows[:_MAX_NAMED_ROWS])) + more
         what = (
-            f"Epoch {epoch}, batch {number + 1} of {self.steps_per_epoch} (rows {names}): "
-            f"{error.what}"
+            f"Epoch {epoch}, batch {batch_index + 1} of {self.steps_per_epoch} "
+            f"(rows {row_numbers}): {error.what}"
         )
         return type(error)(what, cause=error.cause, fix=error.fix)
 
@@ -205,7 +204,7 @@ class _Layout(NamedTuple):
 def _layout(inputs: ModelInput) -> object:
     if isinstance(inputs, Tensor):
         return inputs.dtype, inputs.ndim
-    return {name: (part.dtype, part.ndim) for name, part in inputs.items()}
+    return {name: (tensor.dtype, tensor.ndim) for name, tensor in inputs.items()}
 
 
 def _device_of(source: Tensor | RowSource) -> torch.device:
@@ -232,31 +231,31 @@ def _init_worker(parent_pid: int, _worker: int) -> None:
     def end_later(*_signal: Any) -> None:
         signal.alarm(_TERMINATION_DELAY_S)
 
-    # torch's handler ends the process at once, in the middle of a step of the training.
+    # Replace torch's handler, which ends the process at once, within a training step.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, end_later)
 
 
 class _BatchIndex(NamedTuple):
-    """Epoch and rows of one batch, as sent to a loader process."""
+    """Epoch and rows of one batch, which are sent to a loader process."""
 
     epoch: int
     rows: NDArray[np.int64]
-    """Row numbers. An array, because a tensor would be sent through shared memory, which is slower
+    """Row numbers. An array, because torch sends a tensor through shared memory, which is slower
     for a few numbers."""
 
 
 class _EpochSampler:
-    """Sampler of the loader, which yields the batches of one epoch after each ``start``."""
+    """Sampler of the DataLoader: yields the batches of one epoch after each ``start``."""
 
     def __init__(self) -> None:
         self._batches: Iterator[Tensor] = iter(())
         self._epoch, self._num_batches = 0, 0
 
-    def start(self, plan: BatchPlan, epoch: int, first: int) -> None:
-        """Continue with the batches of an epoch from batch ``first`` on."""
-        self._batches = plan.batches(epoch, first=first)
-        self._epoch, self._num_batches = epoch, plan.num_batches - first
+    def start(self, plan: BatchPlan, epoch: int, first_batch: int) -> None:
+        """Continue with the batches of an epoch, from ``first_batch`` on."""
+        self._batches = plan.batches(epoch, first_batch=first_batch)
+        self._epoch, self._num_batches = epoch, plan.num_batches - first_batch
 
     def __iter__(self) -> Iterator[_BatchIndex]:
         return (_BatchIndex(self._epoch, rows.numpy()) for rows in self._batches)
@@ -285,7 +284,8 @@ class _BatchReader(Dataset[Batch | SluiceError]):
     def read(self, rows: Tensor, epoch: int) -> Batch | SluiceError:
         """Return one batch, or the error that reading it raised.
 
-        The error is returned, because an exception loses its cause and fix between processes.
+        The error is returned and not raised, because a raised exception loses its cause and fix
+        between processes.
         """
         if not self.runs_user_code:
             return gather(self._x, self._shard.local_rows(rows)), gather_targets(self._y, rows)
@@ -299,15 +299,15 @@ class _BatchReader(Dataset[Batch | SluiceError]):
     def _read(self, rows: Tensor, epoch: int) -> Batch:
         if self._augment is None:
             return gather(self._x, self._shard.local_rows(rows)), gather_targets(self._y, rows)
-        # With several ranks, each augments the whole batch: the weight of the loss, which depends
-        # on all targets, must be the same on every rank.
+        # Each rank augments the whole batch, because the loss weight depends on all targets and
+        # must be the same on every rank.
         x, y = gather(self._x, rows), gather_targets(self._y, rows)
         seeds = example_seeds(rows.cpu(), seed=self._seed, epoch=epoch).to(y.device)
         x, y = self._augment(x, y, seeds)
         _require_augmented(x, y, len(rows))
         if self._shard.world_size == 1:
             return x, y
-        return _local_part(x, self._shard), y
+        return _local_examples(x, self._shard), y
 
     def _require_unchanged_length(self) -> None:
         for source in self._sources:
@@ -320,17 +320,17 @@ class _BatchReader(Dataset[Batch | SluiceError]):
                 )
 
 
-def _local_part(x: ModelInput, shard: RankShard) -> ModelInput:
-    """Return this rank's examples of a batch whose examples have all been read."""
+def _local_examples(x: ModelInput, shard: RankShard) -> ModelInput:
+    """Return this rank's examples, given all examples of a batch."""
     local_rows = shard.local_rows(torch.arange(input_length(x)))
     if isinstance(x, Tensor):
         return x.index_select(0, local_rows.to(x.device))
-    return {name: part.index_select(0, local_rows.to(part.device)) for name, part in x.items()}
+    return {name: t.index_select(0, local_rows.to(t.device)) for name, t in x.items()}
 
 
 def _require_augmented(x: object, y: object, num_rows: int) -> None:
-    parts = list(x.values()) if isinstance(x, dict) else [x]
-    if parts and all(isinstance(t, Tensor) and len(t) == num_rows for t in [*parts, y]):
+    tensors = list(x.values()) if isinstance(x, dict) else [x]
+    if tensors and all(isinstance(t, Tensor) and len(t) == num_rows for t in [*tensors, y]):
         return
     raise ContractError(
         f"augment() must return inputs and targets with {num_rows} entries, got "

@@ -1,10 +1,10 @@
 """Checkpoints: safetensors files, written atomically, never a pickle.
 
 A file is named ``epoch-000007-<digest>.safetensors`` after 7 epochs, and
-``epoch-000007-step-000000120-<digest>.safetensors`` after 120 steps of the next one. The digest is
-the first 16 digits of the SHA-256 of its content, so a truncated or changed file no longer matches
-its name. The last two files are kept: if the newest is damaged, training resumes from the previous
-one and still ends with the same bits.
+``epoch-000007-step-000000120-<digest>.safetensors`` after 120 steps of the next epoch. The digest
+is the first 16 digits of the SHA-256 of the content, so a truncated or changed file does not match
+its name. The last two files are kept: if the newest file is damaged, training resumes from the
+previous file and still ends with the same bits.
 
 Shape legend: S = finished steps of an epoch.
 """
@@ -31,20 +31,20 @@ _NUM_KEPT_CHECKPOINTS = 2
 _FILE_NAME = re.compile(r"epoch-(\d{6,})(?:-step-(\d{9,}))?-([0-9a-f]{16})\.safetensors")
 _TENSOR_FIELDS = ("model", "best", "optimizer", "rng")
 """Fields of ``TrainState`` that contain tensors by name."""
-_PROGRESS = "progress"
+_PROGRESS_KEY = "progress"
+"""Prefix of the names of the progress tensors, and key of the other progress values."""
 _STEP_TENSORS = ("loss_S", "norm_S", "taken_S")
 """Fields of ``EpochProgress`` that have one entry per step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedCheckpoint:
-    """The newest valid checkpoint of a folder, and the damaged ones that were skipped."""
+    """The newest valid checkpoint of a folder, and the damaged checkpoints that were skipped."""
 
     state: TrainState | None
     """State of the newest valid checkpoint; None if there is no valid checkpoint."""
     damaged_paths: tuple[Path, ...]
-    """Newer files that were skipped because their content does not match the digest in their
-    name."""
+    """Newer files that were skipped, because the digest in their name does not match."""
 
 
 def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, Any]) -> Path:
@@ -54,28 +54,28 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
         folder: Folder of one fold run, which also contains its event log.
         state: The state to write.
         subject: Everything that determines the result bit for bit (settings, data, seed), by name,
-            as plain JSON. ``load_checkpoint`` refuses a checkpoint with another subject.
+            as JSON values. ``load_checkpoint`` refuses a checkpoint with another subject.
 
     Raises:
         StorageError: The folder cannot be written or the disk is full; earlier checkpoints are
             unchanged.
     """
     tensors = {
-        f"{part}:{name}": tensor
-        for part in _TENSOR_FIELDS
-        for name, tensor in getattr(state, part).items()
+        f"{field}:{name}": tensor
+        for field in _TENSOR_FIELDS
+        for name, tensor in getattr(state, field).items()
     }
     tensors |= _progress_tensors(state.progress)
-    facts = {
+    metadata = {
         "subject": dict(subject),
         "steps": state.steps,
         "best_epoch": state.best_epoch,
         "optimizer": dict(state.optimizer_tree),
         "history": [dataclasses.asdict(result) for result in state.history],
-        **_progress_facts(state.progress),
+        **_progress_metadata(state.progress),
     }
-    content = pack_tensors(tensors, facts)
-    path = folder / f"{_position_name(state)}-{digest_bytes(content)[:16]}.safetensors"
+    content = pack_tensors(tensors, metadata)
+    path = folder / f"{_file_prefix(state)}-{digest_bytes(content)[:16]}.safetensors"
     write_atomic(path, content)
     _remove(_newest_first(folder)[_NUM_KEPT_CHECKPOINTS:])
     return path
@@ -84,8 +84,8 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
 def discard_checkpoints(folder: Path) -> None:
     """Remove all checkpoints of a finished fold run, and partial files of killed processes.
 
-    Partial files are hidden. They belong to checkpoints, or to the event log, which is rewritten as
-    a whole when it is truncated.
+    Partial files are hidden files. They are parts of checkpoints or of the event log, which is
+    rewritten as a whole when it is truncated.
     """
     _remove([*_newest_first(folder), *folder.glob(".*")])
 
@@ -98,8 +98,8 @@ def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> LoadedCheckp
         subject: Subject of the training that resumes, as for ``save_checkpoint``.
 
     Raises:
-        ContractError: The checkpoint was written for another subject; the names that differ are
-            listed.
+        ContractError: The checkpoint was written for another subject; the message lists the
+            differences.
         StorageError: A file exists and cannot be read.
     """
     damaged_paths: list[Path] = []
@@ -117,7 +117,7 @@ def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> LoadedCheckp
 
 
 def newest_subject(folder: Path) -> Mapping[str, Any] | None:
-    """Return the subject of the newest valid checkpoint in ``folder``; None without one."""
+    """Return the subject of the newest valid checkpoint; None if no checkpoint is valid."""
     for path in _newest_first(folder):
         with contextlib.suppress(OSError):
             content = path.read_bytes()
@@ -139,15 +139,15 @@ def _remove(paths: list[Path]) -> None:
 
 def _newest_first(folder: Path) -> list[Path]:
     checkpoints = [path for path in folder.glob("epoch-*") if _FILE_NAME.fullmatch(path.name)]
-    return sorted(checkpoints, key=_position, reverse=True)
+    return sorted(checkpoints, key=_sort_key, reverse=True)
 
 
-def _position_name(state: TrainState) -> str:
+def _file_prefix(state: TrainState) -> str:
     step = "" if state.progress is None else f"-step-{state.progress.steps:09d}"
     return f"epoch-{len(state.history):06d}{step}"
 
 
-def _position(path: Path) -> tuple[int, int, str]:
+def _sort_key(path: Path) -> tuple[int, int, str]:
     match = _FILE_NAME.fullmatch(path.name)
     assert match is not None
     epochs, step, digest = match.groups()
@@ -157,49 +157,54 @@ def _position(path: Path) -> tuple[int, int, str]:
 def _progress_tensors(progress: EpochProgress | None) -> dict[str, Tensor]:
     if progress is None:
         return {}
-    return {f"{_PROGRESS}:{name}": getattr(progress, name) for name in _STEP_TENSORS}
+    return {f"{_PROGRESS_KEY}:{name}": getattr(progress, name) for name in _STEP_TENSORS}
 
 
-def _progress_facts(progress: EpochProgress | None) -> dict[str, Any]:
+def _progress_metadata(progress: EpochProgress | None) -> dict[str, Any]:
     if progress is None:
         return {}
-    numbers = {"learning_rate": progress.learning_rate, "seconds": progress.seconds}
-    return {_PROGRESS: {**numbers, "scale": dataclasses.asdict(progress.scale)}}
+    return {
+        _PROGRESS_KEY: {
+            "learning_rate": progress.learning_rate,
+            "seconds": progress.seconds,
+            "scale": dataclasses.asdict(progress.scale),
+        }
+    }
 
 
 def _decode(path: Path, content: bytes, subject: Mapping[str, Any]) -> TrainState:
-    tensors, facts = unpack_tensors(content, where=str(path))
-    _require_same_subject(path, facts["subject"], subject)
-    parts: dict[str, dict[str, Tensor]] = {part: {} for part in (*_TENSOR_FIELDS, _PROGRESS)}
+    tensors, metadata = unpack_tensors(content, where=str(path))
+    _require_same_subject(path, metadata["subject"], subject)
+    fields: dict[str, dict[str, Tensor]] = {name: {} for name in (*_TENSOR_FIELDS, _PROGRESS_KEY)}
     for key, tensor in tensors.items():
-        part, _, name = key.partition(":")
-        parts[part][name] = tensor
+        field, _, name = key.partition(":")
+        fields[field][name] = tensor
     return TrainState(
-        history=tuple(EpochResult(**result) for result in facts["history"]),
-        steps=facts["steps"],
-        best_epoch=facts["best_epoch"],
-        model=parts["model"],
-        best=parts["best"],
-        optimizer=parts["optimizer"],
-        optimizer_tree=facts["optimizer"],
-        rng=parts["rng"],
-        progress=_decode_progress(parts[_PROGRESS], facts.get(_PROGRESS)),
+        history=tuple(EpochResult(**result) for result in metadata["history"]),
+        steps=metadata["steps"],
+        best_epoch=metadata["best_epoch"],
+        model=fields["model"],
+        best=fields["best"],
+        optimizer=fields["optimizer"],
+        optimizer_tree=metadata["optimizer"],
+        rng=fields["rng"],
+        progress=_decode_progress(fields[_PROGRESS_KEY], metadata.get(_PROGRESS_KEY)),
     )
 
 
 def _decode_progress(
-    tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None
 ) -> EpochProgress | None:
     """Return the progress within an epoch; None for the state after an epoch."""
-    if facts is None:
+    if metadata is None:
         return None
     return EpochProgress(
         loss_S=tensors["loss_S"],
         norm_S=tensors["norm_S"],
         taken_S=tensors["taken_S"],
-        learning_rate=facts["learning_rate"],
-        seconds=facts["seconds"],
-        scale=ScaleState(**facts["scale"]),
+        learning_rate=metadata["learning_rate"],
+        seconds=metadata["seconds"],
+        scale=ScaleState(**metadata["scale"]),
     )
 
 

@@ -11,23 +11,24 @@ from sluice.training.train_state import TrainState
 _MIN_INTERVAL_RATIO = 50.0
 """Minimum time between checkpoints, as a multiple of the time that the last checkpoint took. The
 overhead is therefore at most 2 %."""
-_FIRST_COST_S = 0.02
-"""Assumed duration of the first checkpoint [s], which is therefore written after one second of
-training (50 times this duration). Repeating less training is faster than starting a process."""
+_FIRST_DURATION_S = 0.02
+"""Assumed duration of a checkpoint before the first is written [s]. So the first checkpoint is due
+after one second of training (50 times this duration). An earlier checkpoint would save less time
+than the restart of a process takes."""
 
 
 class CheckpointWriter:
     """Writes the checkpoints of one training when they are due.
 
-    The times at which they are written do not affect the result of the training.
+    The times of the checkpoints do not affect the result of the training.
 
     Args:
         folder: Folder of the training, which may also contain its event log.
         subject: Everything that determines the result bit for bit (settings, data, seed), by name,
-            as plain JSON.
+            as JSON values.
         every_epochs: Interval between checkpoints [epochs]. If None, a checkpoint is due when the
             training has run for 50 times the duration of the last checkpoint, even within an
-            epoch. If the process is killed, at most that much training is lost.
+            epoch. If the process is killed, about this time of training is lost at most.
         clock: Monotonic time [s]. The training is assumed to start when this object is created.
     """
 
@@ -40,16 +41,19 @@ class CheckpointWriter:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._folder, self._subject, self._every_epochs = folder, subject, every_epochs
-        self._clock, self._last_end = clock, clock()
-        self._cost_s = _FIRST_COST_S
+        self._clock, self._last_end_s = clock, clock()
+        self._last_duration_s = _FIRST_DURATION_S
         self.spent_s = 0.0
         """Total time of all checkpoints so far [s]."""
 
     def is_due(self) -> bool:
-        """Return whether to write within an epoch now. It is cheap enough for every step."""
+        """Return whether a checkpoint within an epoch is due; cheap enough to call at every step.
+
+        Always False if ``every_epochs`` is set.
+        """
         if self._every_epochs is not None:
             return False
-        return self._clock() - self._last_end >= _MIN_INTERVAL_RATIO * self._cost_s
+        return self._clock() - self._last_end_s >= _MIN_INTERVAL_RATIO * self._last_duration_s
 
     def write_if_due(self, state: TrainState, *, force: bool = False) -> None:
         """Write the state after an epoch if a checkpoint is due, or any state with ``force``.
@@ -61,9 +65,9 @@ class CheckpointWriter:
             return
         started_at = self._clock()
         save_checkpoint(self._folder, state, subject=self._subject)
-        self._last_end = self._clock()
-        self._cost_s = self._last_end - started_at
-        self.spent_s += self._cost_s
+        self._last_end_s = self._clock()
+        self._last_duration_s = self._last_end_s - started_at
+        self.spent_s += self._last_duration_s
 
     def _is_due_after(self, epochs: int) -> bool:
         if self._every_epochs is not None:

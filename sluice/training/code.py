@@ -3,8 +3,8 @@
 The digest covers:
 
 - the module of the workload, and the module of an architecture given by import path;
-- all user modules that these import, directly or indirectly;
-- the versions of the installed distributions that they import;
+- all user modules that these modules import, directly or indirectly;
+- the versions of the installed distributions that these modules import;
 - the data files that the workload declares;
 - Sluice's own code for data, models, training and workloads, and Sluice's other modules that the
   user modules import.
@@ -29,7 +29,7 @@ from sluice.training.import_graph import ImportGraph, follow_imports
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
 
-_PACKAGES = ("data", "models", "training", "workloads")
+_SLUICE_PACKAGES = ("data", "models", "training", "workloads")
 """Packages of Sluice whose code determines the bits of a trained model."""
 
 _NUMERICAL_LIBRARIES = ("numpy", "pandas", "torch")
@@ -46,16 +46,16 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
 
     Args:
         workload: The workload.
-        model: Settings that name the architecture. Built-in architectures are covered by Sluice's
-            own code; only an import path adds to the identity.
+        model: Settings that name the architecture. Only an import path adds to the identity,
+            because Sluice's own code contains the built-in architectures.
 
     Raises:
         SettingsError: A class was not read from a file (for example in an interactive session), the
             architecture cannot be imported, or a declared data file is missing.
 
     Cost:
-        About 0.1 s for the first call in a process, milliseconds for later ones. Every call reads
-        the sources, but parses only those that changed. Data files are read once.
+        About 0.1 s for the first call in a process, milliseconds for a later call. Every call reads
+        the sources, but parses only changed sources. Unchanged data files are read once.
     """
     graph = follow_code(workload, model)
     modules = {name: digest_bytes(path.read_bytes()) for name, path in graph.own_modules.items()}
@@ -63,12 +63,12 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
         name: digest_bytes(path.read_bytes())
         for name, path in graph.sluice_modules.items()
         # The package ``sluice`` itself only re-exports names of other modules.
-        if name != "sluice" and name.split(".")[1] not in _PACKAGES
+        if name != "sluice" and name.split(".")[1] not in _SLUICE_PACKAGES
     }
     return CodeIdentity(
-        modules=modules | _sluice_packages(),
+        modules=modules | _sluice_package_digests(),
         distributions=graph.distributions | _numerical_libraries(),
-        data_files=dict(_data_files(workload)),
+        data_files=dict(_data_file_digests(workload)),
         not_followed=tuple(sorted(graph.not_followed)),
     )
 
@@ -76,8 +76,8 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
 def optimizer_code(training: TrainSettings) -> dict[str, str]:
     """Return ``{"optimizer_code": digest}`` for an optimizer given by import path, else ``{}``.
 
-    The digest is stored beside the settings and is not part of ``identify_code``: loading a trained
-    model needs the code of its network only, and must not import the optimizer.
+    The digest is stored beside the settings and is not part of ``identify_code``. The load of a
+    trained model needs only the code of its network, and must not import the optimizer.
 
     Args:
         training: Settings that name the optimizer.
@@ -124,13 +124,13 @@ def follow_code(workload: Workload, model: ModelSettings | None = None) -> Impor
     return follow_imports(sorted(user_modules))
 
 
-def _sluice_packages() -> dict[str, str]:
+def _sluice_package_digests() -> dict[str, str]:
     root = Path(sluice.__file__).parent
     return {
         f"sluice.{package}": digest_files(
             {path.relative_to(root).as_posix(): path for path in (root / package).rglob("*.py")}
         )
-        for package in _PACKAGES
+        for package in _SLUICE_PACKAGES
     }
 
 
@@ -144,13 +144,13 @@ def _numerical_libraries() -> dict[str, str]:
     return versions
 
 
-def _data_files(workload: Workload) -> Iterator[tuple[str, str]]:
+def _data_file_digests(workload: Workload) -> Iterator[tuple[str, str]]:
     for name in workload.data_files:
         path = workload.data_path(name)
         files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         try:
-            parts = {p.relative_to(path.parent).as_posix(): _content_digest(p) for p in files}
-            yield name, digest_json(parts)
+            digests = {p.relative_to(path.parent).as_posix(): _content_digest(p) for p in files}
+            yield name, digest_json(digests)
         except OSError as error:
             raise SettingsError(
                 f"The data file '{name}' that {type(workload).__name__} declares cannot be read "
@@ -161,7 +161,7 @@ def _data_files(workload: Workload) -> Iterator[tuple[str, str]]:
 
 
 def _content_digest(file: Path) -> str:
-    """Return the digest of a file; read it again only if its size, inode or time changed."""
+    """Return the digest of a file; read again only if size, modification time or inode changed."""
     status = file.stat()
     if not stat.S_ISREG(status.st_mode):  # reading a device might never end
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file")
@@ -176,8 +176,10 @@ def _cached_digest(file: Path, *status: int) -> str:  # noqa: ARG001 - part of t
 
 def _is_library(name: str) -> bool:
     """Return whether a module belongs to Sluice, pydantic or Python, not to the user."""
-    top = name.split(".")[0]
-    return top in ("sluice", "pydantic") or (top in sys.stdlib_module_names and top != "__main__")
+    top_level = name.split(".")[0]
+    return top_level in ("sluice", "pydantic") or (
+        top_level in sys.stdlib_module_names and top_level != "__main__"
+    )
 
 
 def _require_file(name: str) -> None:

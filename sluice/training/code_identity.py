@@ -1,4 +1,4 @@
-"""Record of the code that determines a model, part by part, so that changes can be named."""
+"""Record of the code that determines a model, by module and package, so that changes are named."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,7 +8,7 @@ from sluice.base.digests import digest_json, short
 from sluice.base.settings import Record
 
 _MAX_LISTED_CHANGES = 5
-"""Maximum number of changes that a description lists; it counts the others."""
+"""Maximum number of changes that a text lists; further changes are only counted."""
 
 
 class CodeIdentity(Record):
@@ -28,7 +28,7 @@ class CodeIdentity(Record):
 
     @property
     def digest(self) -> str:
-        """Digest of all covered parts."""
+        """Digest of the modules, distributions and data files."""
         return digest_json([self.modules, self.distributions, self.data_files])
 
     @property
@@ -38,7 +38,7 @@ class CodeIdentity(Record):
             return ""
         return (
             f"The code digest may not cover all code: {'; '.join(self.not_followed)}. Changes of "
-            "code that these run or import are not detected."
+            "code that is run or imported there are not detected."
         )
 
     def changes(self, earlier: "CodeIdentity") -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class CodeIdentity(Record):
 
 
 def describe_changes(now: CodeIdentity, earlier: CodeIdentity | None) -> str:
-    """Return the changes since an earlier identity, as a phrase; "code" if none is known."""
+    """Return the changes since an earlier identity, as a phrase; "code" if no change is known."""
     changes = now.changes(earlier) if earlier is not None else ()
     if not changes:
         return "code"

@@ -1,8 +1,8 @@
 """Makes the dropout of recurrent layers on CUDA a function of the state of the random generator.
 
-Between the layers of an ``nn.GRU`` or ``nn.LSTM``, cuDNN draws the masks from a state of its own,
-which torch seeds once from the CUDA generator and which no checkpoint contains. A resumed training
-would continue with other masks, and a recomputed forward pass would use other masks than the first.
+Between the layers of an ``nn.GRU`` or ``nn.LSTM``, cuDNN draws the dropout masks from its own
+state. torch seeds this state once from the CUDA generator, and no checkpoint contains it. A resumed
+training would continue with other masks, and a recomputed forward pass would use other masks, too.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from torch import nn
 def reseeded_cudnn_dropout(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Seed cuDNN's dropout from the CUDA generator before each forward pass of a recurrent layer.
 
-    Affects ``nn.RNNBase`` modules of several layers that are in train mode with a dropout rate
-    above 0, and that are called as modules and not by their ``forward``. On a CPU, where torch
+    Affects ``nn.RNNBase`` modules of several layers, in train mode and with a dropout rate above 0.
+    Direct calls of ``forward`` are not affected, because they run no hook. On a CPU, where torch
     draws the masks from its generator, nothing is changed.
 
     Args:
@@ -29,7 +29,7 @@ def reseeded_cudnn_dropout(model: nn.Module, device: torch.device) -> Iterator[N
     def reseed(module: nn.Module, _inputs: object) -> None:
         assert isinstance(module, nn.RNNBase)
         if module.training and module.dropout > 0:
-            # torch seeds the state of cuDNN again after the state of its own generator is set.
+            # Setting the state of the CUDA generator makes torch seed the state of cuDNN again.
             torch.cuda.set_rng_state(torch.cuda.get_rng_state(device), device)
 
     with contextlib.ExitStack() as hooks:

@@ -22,7 +22,7 @@ from sluice.training.loop import EpochResult
 _MIN_EPOCHS = 6
 """Minimum number of epochs to fit a trend. Six epochs have five differences between neighbours."""
 
-_CLEAR_STANDARD_ERRORS = 4.0
+_SIGNIFICANT_T_RATIO = 4.0
 """Ratio of a trend to its standard error above which the trend is significant."""
 
 
@@ -32,14 +32,14 @@ class DiagnosisSettings(Settings):
     gap_epochs: int = Field(
         5,
         ge=3,
-        description="Minimum number of epochs after the best one to detect overfitting; also the "
-        "number of last epochs over which 'stopped too early' measures the decrease [epochs].",
+        description="Overfitting requires at least this number of epochs after the best epoch. "
+        "'Stopped too early' measures the decrease over this number of last epochs.",
     )
     gap_share: float = Field(
         0.1,
         gt=0,
         description="A training counts as overfitting only if, after its best epoch, the "
-        "validation loss increases by more than this share of the decrease of the train loss.",
+        "validation loss increases by more than this share of the train loss's decrease.",
     )
     unfinished_share: float = Field(
         0.05,
@@ -51,32 +51,33 @@ class DiagnosisSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Minimum share of trainings that must have a symptom before the decision "
-        "about the candidate gives advice about it. 'Stopped too early' is also found if the best "
+        description="The decision about a candidate gives advice about a symptom only if at least "
+        "this share of trainings has the symptom. 'Stopped too early' is also found if the best "
         "epoch is max_epochs in at least this share of trainings.",
     )
     trivial_share: float = Field(
         0.99,
         gt=0,
         le=1,
-        description="Minimum ratio of the lowest train loss to the loss of the best constant "
-        "prediction for a training to count as underfitting.",
+        description="A training counts as underfitting if its lowest train loss is at least this "
+        "multiple of the loss of the best constant prediction.",
     )
     min_loss_decrease: float = Field(
         1e-3,
         ge=0,
-        description="Relative decrease of the train loss up to which the loss counts as constant.",
+        description="The train loss counts as constant if its relative decrease is at most this "
+        "value.",
     )
     max_gradient_norm: float = Field(
         100.0,
         gt=0,
-        description="Gradient norm above which a training counts as exploding, from the second "
-        "epoch on. If the train loss is above 1, the limit is this value times the loss.",
+        description="A training counts as exploding if a gradient norm exceeds this value after "
+        "the first epoch. If the train loss is above 1, the limit is this value times the loss.",
     )
     max_gradient_jump: float = Field(
         30.0,
         gt=1,
-        description="Gradient norm above which a training counts as exploding, as a multiple of "
+        description="A training counts as exploding if a gradient norm exceeds this multiple of "
         "the largest mean norm of an earlier epoch.",
     )
     dead_share: float = Field(
@@ -103,7 +104,7 @@ class CurveDiagnosis(Record):
 
     @property
     def summary(self) -> str:
-        """One sentence for reports."""
+        """One or more sentences for reports."""
         if self.symptoms:
             return " ".join(f"{symptom.fault}: {symptom.what}" for symptom in self.symptoms)
         if not self.has_enough_epochs:
@@ -127,11 +128,11 @@ def diagnose_curves(
         history: Epochs of the training, in order.
         settings: Thresholds of the symptoms.
         max_epochs: Maximum number of epochs in the training settings.
-        expects_signal: ``Workload.expects_signal``. If the target may be unpredictable, a constant
-            loss is no symptom.
-        constant_loss: Mean train loss of the best constant prediction, if known.
-        dead_units: Number of neurons that were never active, and their total, as returned by
-            ``count_dead_units``.
+        expects_signal: Whether the target should be predictable (``Workload.expects_signal``). If
+            not, a constant loss and underfitting are no symptoms.
+        constant_loss: Mean train loss of the best constant prediction; None if unknown.
+        dead_units: Number of neurons that were never active, and number of all neurons, as returned
+            by ``count_dead_units``.
     """
     if not history:
         return CurveDiagnosis(symptoms=(), epochs=0, has_enough_epochs=False)
@@ -160,28 +161,28 @@ def diagnose_curves(
 def fit_trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
     """Return the change along a fitted straight line, and whether it is significant.
 
-    A change is significant if it exceeds four times its standard error. That occurs by chance in
-    about one of a hundred windows of six independent values.
+    A change is significant if it exceeds four times its standard error. For six independent values,
+    that occurs by chance with a probability of 1.6 %.
     """
     x_T = np.arange(len(values_T)) - (len(values_T) - 1) / 2
     slope = float(x_T @ values_T / (x_T @ x_T))
     change = slope * (len(values_T) - 1)
     residual_T = values_T - values_T.mean() - slope * x_T
     variance = float(residual_T @ residual_T) / max(len(values_T) - 2, 1)
-    error = math.sqrt(variance / float(x_T @ x_T)) * (len(values_T) - 1)
-    return change, abs(change) > _CLEAR_STANDARD_ERRORS * error
+    standard_error = math.sqrt(variance / float(x_T @ x_T)) * (len(values_T) - 1)
+    return change, abs(change) > _SIGNIFICANT_T_RATIO * standard_error
 
 
 def _find_overfitting(
     history: Sequence[EpochResult], settings: DiagnosisSettings
 ) -> Finding | None:
     epoch_E, val_E, train_E = _curves(history)
-    best = int(val_E.argmin())
-    num_epochs_after = len(val_E) - 1 - best
+    best_index = int(val_E.argmin())
+    num_epochs_after = len(val_E) - 1 - best_index
     if num_epochs_after < settings.gap_epochs:
         return None
-    # Without the best epoch: it was selected for its low loss, which would bias the slope.
-    tail = slice(best + 1, None)
+    # The tail excludes the best epoch, because its low loss would bias the slope.
+    tail = slice(best_index + 1, None)
     increase, is_increase_significant = fit_trend(val_E[tail])
     gap_increase, is_gap_increase_significant = fit_trend((val_E - train_E)[tail])
     decrease = float(train_E[0] - train_E.min())
@@ -190,17 +191,17 @@ def _find_overfitting(
         return None
     return Finding.of(
         "overfitting",
-        what=f"the validation loss is lowest at epoch {epoch_E[best]} ({val_E[best]:.4g}) and "
-        f"increases by {increase:.3g} over the {num_epochs_after} epochs after it, while the "
-        f"gap to the train loss grows by {gap_increase:.3g}.",
+        what=f"the validation loss is lowest at epoch {epoch_E[best_index]} "
+        f"({val_E[best_index]:.4g}) and increases by {increase:.3g} over the {num_epochs_after} "
+        f"epochs after it, while the gap to the train loss grows by {gap_increase:.3g}.",
         evidence={
-            "best_epoch": int(epoch_E[best]),
+            "best_epoch": int(epoch_E[best_index]),
             "increase": increase,
             "gap_increase": gap_increase,
         },
-        cause="The network memorises the train rows: it is too large for their number.",
+        cause="The network memorises the train rows, because it is too large for their number.",
         fix="Try more rows first, then weight_decay times 10, dropout 0.1 to 0.3, or half of "
-        "hidden. The kept weights are those of the best epoch.",
+        "hidden. The training keeps the weights of the best epoch.",
     )
 
 
@@ -227,11 +228,13 @@ def _find_not_learning(
     history: Sequence[EpochResult], settings: DiagnosisSettings, constant_loss: float | None
 ) -> Finding | None:
     epoch_E, _, train_E = _curves(history)
-    lowest = float(train_E.min())
-    learns = constant_loss is not None and lowest < settings.trivial_share * constant_loss
+    lowest_loss = float(train_E.min())
+    beats_constant = (
+        constant_loss is not None and lowest_loss < settings.trivial_share * constant_loss
+    )
     late_loss = float(np.median(train_E[1:]))
     min_decrease = settings.min_loss_decrease * abs(float(train_E[0]))
-    if not learns and not train_E[0] - late_loss > min_decrease:
+    if not beats_constant and not train_E[0] - late_loss > min_decrease:
         return Finding.of(
             "loss not decreasing",
             what=f"the train loss is {train_E[0]:.4g} in epoch {epoch_E[0]}, and its median over "
@@ -242,40 +245,40 @@ def _find_not_learning(
             fix="Run the learning-rate range test first; then check that every layer requires "
             "gradients, and compare features with targets.",
         )
-    if constant_loss is None or not constant_loss > 0 or learns:
+    if constant_loss is None or not constant_loss > 0 or beats_constant:
         return None
     return Finding.of(
         "underfitting",
-        what=f"the lowest train loss is {lowest:.4g}, {lowest / constant_loss:.0%} of the loss of "
-        f"the best constant prediction ({constant_loss:.4g}).",
-        evidence={"lowest_loss": lowest, "constant_loss": constant_loss},
+        what=f"the lowest train loss is {lowest_loss:.4g}, {lowest_loss / constant_loss:.0%} of "
+        f"the loss of the best constant prediction ({constant_loss:.4g}).",
+        evidence={"lowest_loss": lowest_loss, "constant_loss": constant_loss},
     )
 
 
 def _find_explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Finding | None:
     for index, result in enumerate(history):
-        has_skipped_steps = result.skipped_steps > 0  # by fp16
+        has_skipped_steps = result.skipped_steps > 0  # only fp16 skips steps
         is_finite = math.isfinite(result.train_loss) and math.isfinite(result.val_loss)
         if not is_finite and not has_skipped_steps:
             return _non_finite_finding(result)
         norm = result.grad_norm_max
-        limit = settings.max_gradient_norm * max(1.0, abs(result.train_loss))
+        norm_limit = settings.max_gradient_norm * max(1.0, abs(result.train_loss))
         means = (r.grad_norm_mean for r in history[:index])
         largest_earlier_mean = max(
             (mean for mean in means if math.isfinite(mean)), default=math.inf
         )
-        # Not in the first epoch: gradients may be large at the start of a training.
-        if index and not has_skipped_steps and not norm <= limit:
+        # The first epoch is not checked, because gradients may be large at the start of a training.
+        if index and not has_skipped_steps and not norm <= norm_limit:
             return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the limit is "
-                f"{limit:.3g} for a loss of {result.train_loss:.3g}.",
+                f"{norm_limit:.3g} for a loss of {result.train_loss:.3g}.",
                 result,
             )
-        max_norm = settings.max_gradient_jump * max(largest_earlier_mean, 1e-12)
-        if not has_skipped_steps and not norm <= max_norm:
+        jump_limit = settings.max_gradient_jump * max(largest_earlier_mean, 1e-12)
+        if not has_skipped_steps and not norm <= jump_limit:
             return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the largest mean "
-                f"of the epochs before is {largest_earlier_mean:.3g}.",
+                f"of the earlier epochs is {largest_earlier_mean:.3g}.",
                 result,
             )
     return None
@@ -300,8 +303,9 @@ def _explosion_finding(what: str, result: EpochResult) -> Finding:
         what=what,
         evidence={"epoch": result.epoch, "gradient_norm": result.grad_norm_max},
         cause="The learning rate is too high, clip_norm too large, or a row is far out of range.",
-        fix="Divide learning_rate by 3 first, then clip_norm (0.5 to 1 for a Transformer, 5 to 10 "
-        "for recurrent networks), and inspect the rows with the highest loss.",
+        fix="Divide learning_rate by 3 first. Then lower clip_norm (usual values: 0.5 to 1 for a "
+        "Transformer, 5 to 10 for a recurrent network), and inspect the rows with the highest "
+        "loss.",
     )
 
 
@@ -310,13 +314,14 @@ def _find_dead_units(
 ) -> Finding | None:
     if dead_units is None or not dead_units[1]:
         return None
-    dead, total = dead_units
-    if dead / total <= settings.dead_share:
+    num_dead, num_neurons = dead_units
+    if num_dead / num_neurons <= settings.dead_share:
         return None
     return Finding.of(
         "dead units",
-        what=f"{dead} of {total} rectifier neurons ({dead / total:.0%}) are not active on any row.",
-        evidence={"dead_units": dead, "units": total},
+        what=f"{num_dead} of {num_neurons} rectifier neurons ({num_dead / num_neurons:.0%}) are "
+        "not active on any row.",
+        evidence={"dead_units": num_dead, "units": num_neurons},
         cause="A neuron whose input is never above 0 gets no gradient. A too high learning rate "
         "or a bad initialisation causes that.",
         fix="Divide learning_rate by 3 first, check the initial bias, or use GELU or LeakyReLU.",

@@ -8,14 +8,13 @@ from sluice.training.loop import predict
 
 
 def count_dead_units(model: nn.Module, x: ModelInput | RowSource) -> tuple[int, int]:
-    """Return how many neurons of the rectifiers of ``model`` are 0 on all rows, and their total.
+    """Return how many rectifier neurons of ``model`` are 0 on all rows, and how many there are.
 
-    Only activations that are modules are counted, not calls of ``relu``. A network without
-    rectifiers has a total of 0.
+    Only activations that are modules are counted, not calls of ``relu``.
 
     Args:
         model: A fitted model; its training mode is restored.
-        x: A few hundred inputs: with fewer, rarely active neurons seem dead.
+        x: A few hundred inputs. With fewer inputs, rarely active neurons seem dead.
     """
     rectifiers = {name for name, module in model.named_modules() if isinstance(module, RECTIFIERS)}
     with record_activity(model) as recorder:

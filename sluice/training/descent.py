@@ -1,4 +1,4 @@
-"""Finds the steepest descent of a noisy curve of loss over learning rate, if there is one.
+"""Finds the steepest significant descent of a noisy curve of loss over learning rate.
 
 Shape legend: N = steps, W = steps of a window, C = N - W + 1 windows.
 """
@@ -16,10 +16,10 @@ from sluice.base.settings import Settings
 ROUNDING_SHARE = 10 * float(np.finfo(np.float32).eps)
 """Decreases smaller than this share of the loss count as rounding errors."""
 
-_WIDTHS = (1, 2, 4)
+_WIDTH_MULTIPLES = (1, 2, 4)
 """Window widths that are tried, in multiples of the narrowest width. The standard error of a slope
-decreases with the width to the power 1.5, so a wide window can detect a descent in noise that hides
-it from a narrow window."""
+decreases with the width to the power 1.5. So a wide window can detect a descent that is hidden by
+noise in a narrow window."""
 
 
 class RangeTestSettings(Settings):
@@ -42,8 +42,8 @@ class RangeTestSettings(Settings):
     diverged_ratio: float = Field(
         4.0,
         ge=1,
-        description="Stop when the loss minus the initial loss exceeds this ratio times (largest "
-        "decrease + standard deviation between batches).",
+        description="The test stops when the loss minus the initial loss exceeds this ratio times "
+        "(largest decrease + standard deviation between batches).",
     )
 
     @model_validator(mode="after")
@@ -55,8 +55,8 @@ class RangeTestSettings(Settings):
             )
         if not 5 <= self.window_steps <= self.num_steps // 2:
             raise ValueError(
-                f"window_decades {self.window_decades:g} must hold 5 to {self.num_steps // 2} of "
-                f"the {self.num_steps} steps, but it holds {self.window_steps}: change "
+                f"window_decades {self.window_decades:g} must contain 5 to {self.num_steps // 2} "
+                f"of the {self.num_steps} steps, but contains {self.window_steps}: change "
                 "window_decades or num_steps"
             )
         return self
@@ -76,7 +76,7 @@ class RangeTestSettings(Settings):
 class WindowLines:
     """Straight lines fitted to windows of the curve; one entry per window centre."""
 
-    window: int
+    window_steps: int
     """Width of the windows [steps]."""
     mean_C: NDArray[np.float64]
     """Mean loss of each window."""
@@ -93,14 +93,14 @@ def find_steepest_descent(
 
     Args:
         loss_N: Losses at evenly spaced logarithms of the learning rate.
-        settings: Spacing of the rates, narrowest width, confidence.
+        settings: Spacing of the learning rates, narrowest width, confidence.
 
     Returns:
-        The lines of that width, and the index of the steepest significant one. If no width has a
+        The lines of this width, and the index of the steepest significant line. If no width has a
         significant descent: the lines of the narrowest width, and None.
     """
-    narrowest = settings.window_steps
-    widths = [width * (narrowest - 1) + 1 for width in _WIDTHS]
+    narrowest_width = settings.window_steps
+    widths = [width * (narrowest_width - 1) + 1 for width in _WIDTH_MULTIPLES]
     lines_by_width = [_fit_windows(loss_N, width, settings.step_decades) for width in widths]
     for lines in lines_by_width:
         significant_C = _descends_significantly(lines, settings)
@@ -112,7 +112,7 @@ def find_steepest_descent(
 def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) -> WindowLines:
     if len(loss_N) < window:
         empty = np.empty(0)
-        return WindowLines(window=window, mean_C=empty, slope_C=empty, error_C=empty)
+        return WindowLines(window_steps=window, mean_C=empty, slope_C=empty, error_C=empty)
     x_W = step_decades * (np.arange(window) - window // 2)
     loss_CW = sliding_window_view(loss_N, window)
     mean_C = loss_CW.mean(axis=1)
@@ -122,20 +122,23 @@ def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) 
     residual_CW = centred_CW - slope_C[:, None] * x_W
     variance_C = (residual_CW**2).sum(axis=1) / (window - 2)
     error_C = np.sqrt(variance_C / sum_of_squares)
-    return WindowLines(window=window, mean_C=mean_C, slope_C=slope_C, error_C=error_C)
+    return WindowLines(window_steps=window, mean_C=mean_C, slope_C=slope_C, error_C=error_C)
 
 
 def _descends_significantly(lines: WindowLines, settings: RangeTestSettings) -> NDArray[np.bool_]:
-    """Return which windows descend significantly; none after the lowest mean loss counts."""
+    """Return in which windows the loss descends significantly.
+
+    Windows after the lowest mean loss do not count.
+    """
     # scipy.special has the same quantile as scipy.stats, which takes a second to import.
     from scipy.special import stdtrit
 
     num_windows = len(lines.slope_C)
     if not num_windows:
         return np.zeros(0, dtype=bool)
-    alpha = (1 - settings.confidence) / num_windows / len(_WIDTHS)  # Bonferroni correction
-    required_t = float(stdtrit(lines.window - 2, 1 - alpha))
-    decrease_C = -lines.slope_C * settings.step_decades * lines.window
+    alpha = (1 - settings.confidence) / num_windows / len(_WIDTH_MULTIPLES)  # Bonferroni correction
+    required_t = float(stdtrit(lines.window_steps - 2, 1 - alpha))
+    decrease_C = -lines.slope_C * settings.step_decades * lines.window_steps
     significant_C: NDArray[np.bool_] = (
         (-lines.slope_C > required_t * lines.error_C)
         & (decrease_C > ROUNDING_SHARE * np.abs(lines.mean_C))

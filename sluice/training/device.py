@@ -12,7 +12,7 @@ from sluice.training.settings import DeviceChoice
 from sluice.workloads.examples import Examples
 
 _MAX_MEMORY_SHARE = 0.5
-"""Share of a device's free memory that rows may use; the rest is for the network."""
+"""Maximum share of a device's free memory that rows use; the rest is for the network."""
 
 _CUBLAS_WORKSPACE = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 """Environment variable and value that fix the workspace of cuBLAS, which costs 24 MiB per stream.
@@ -37,7 +37,7 @@ def resolve_device(choice: DeviceChoice) -> torch.device:
 
 
 def device_type(choice: DeviceChoice) -> str:
-    """Return the device type that a setting selects; it is part of the key of a fold run.
+    """Return the device type that a setting selects, which is part of the key of a fold run.
 
     Only 'auto' depends on this machine. 'cuda' is returned unchecked, so a process without a GPU
     can compute the key of a training on a GPU.
@@ -73,9 +73,9 @@ def start_device(device: torch.device) -> None:
     """Initialise the device for deterministic operations.
 
     Call this function before you read the state of the random generators: the generators of an
-    uninitialised device have no state. On CUDA, ``CUBLAS_WORKSPACE_CONFIG`` is set unless it is
-    already set. cuBLAS reads the variable only once, and without it torch refuses matrix products
-    inside ``sluice.base.seeding.deterministic()``.
+    uninitialised device have no state. On CUDA, ``CUBLAS_WORKSPACE_CONFIG`` is set if it is unset.
+    cuBLAS reads the variable only once. Without the variable, torch refuses matrix products inside
+    ``sluice.base.seeding.deterministic()``.
     """
     if device.type == "cuda":
         os.environ.setdefault(*_CUBLAS_WORKSPACE)
@@ -89,9 +89,10 @@ def device_of(model: nn.Module, default: torch.device) -> torch.device:
 
 
 def place_rows(rows: Examples, device: torch.device) -> Examples:
-    """Move the rows to ``device`` if they fit into half of its free memory; else return them as is.
+    """Move the rows to ``device`` if they fit into half of its free memory.
 
-    The caller moves rows that do not fit, and rows that are not tensors, batch by batch.
+    Otherwise, or if the rows are not tensors, return the rows unchanged. The caller then moves them
+    batch by batch.
     """
     if device.type == "cpu":
         return rows

@@ -1,8 +1,8 @@
 """Ranks that are processes of a torch.distributed group: gloo on CPUs, NCCL on GPUs.
 
 ``DistributedDataParallel`` all-reduces gradients during the backward pass to their mean over ranks.
-The loss of each rank is multiplied by ``world_size`` and by the rank's share of the batch, so that
-this mean equals the mean over all rows.
+The loss of each rank is multiplied by ``world_size`` and by the rank's share of the batch. So the
+mean over ranks equals the mean over all rows.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from sluice.training.ranks import Ranks, RankShard
 T = TypeVar("T")
 
 _LOST_CONNECTION = re.compile(r"gloo|nccl|TCPStore|process ?group", re.IGNORECASE)
-"""Matches the messages of torch about a lost connection. The type of the error does not suffice: it
-may be a plain RuntimeError."""
+"""Matches the messages of torch about a lost connection. The type of the error is not sufficient,
+because it may be RuntimeError."""
 
 
 class DistributedRanks(Ranks):
@@ -39,9 +39,9 @@ class DistributedRanks(Ranks):
         ``find_unused_parameters`` is on, although it costs a traversal of the graph in every step
         and one warning of torch, for two reasons:
 
-        - Without it ``DistributedDataParallel`` rebuilds its gradient buckets after the first step.
-          With three or more ranks the buckets determine the order of summation, so a resumed
-          training would not be bitwise identical to an uninterrupted one.
+        - Without this option, ``DistributedDataParallel`` rebuilds its gradient buckets after the
+          first step. With three or more ranks the buckets determine the order of summation, so a
+          resumed training would differ bitwise from an uninterrupted training.
         - Unused parameters do not change, as with a single process.
         """
         return DistributedDataParallel(
@@ -69,8 +69,8 @@ class DistributedRanks(Ranks):
     def broadcast_from_first(self, make: Callable[[], T]) -> T:
         """Call ``make`` on the first rank; return its result, or raise its error, on all ranks.
 
-        Only a ``SluiceError`` is sent to the other ranks. After any other error of ``make`` they
-        wait until the first rank ends, which they report as ``RankLost``.
+        Only a ``SluiceError`` is sent to the other ranks. After any other error of ``make``, the
+        other ranks wait until the first rank ends, and then raise ``RankLost``.
         """
         content: list[T | SluiceError | None] = [None]
         if self.is_first:

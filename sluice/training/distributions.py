@@ -27,18 +27,19 @@ def distribution_of(folder: Path, module: str) -> Distribution | None:
         module: Name of a top-level module, or dotted name of a module in a namespace package.
 
     Returns:
-        The distribution whose metadata list the module. If no metadata list it: in a site-packages
-        folder, a distribution with the name of the module and an unknown version; elsewhere None.
+        The distribution whose metadata list the module. If no metadata list the module: in a
+        site-packages folder, a distribution with the name of the module and an unknown version;
+        in other folders, None.
     """
     try:
-        # An install or upgrade adds or renames a metadata folder, which changes this time.
+        # An install or upgrade adds or renames a metadata folder, which changes the folder's time.
         changed_ns = folder.stat().st_mtime_ns
     except OSError:
         return None
     owners = _owners(folder, changed_ns).get(module.split(".")[0], ())
-    for name, version, record in owners:
+    for name, version, record_text in owners:
         path = module.replace(".", "/")
-        if len(owners) == 1 or f"\n{path}/" in record or f"\n{path}." in record:
+        if len(owners) == 1 or f"\n{path}/" in record_text or f"\n{path}." in record_text:
             return Distribution(name, version)
     return Distribution(module.split(".")[0], "unknown") if folder.name in _SITE_FOLDERS else None
 
@@ -55,26 +56,26 @@ def _owners(
         name, _, version = metadata.stem.partition("-")
         record = _read_text(metadata / "RECORD")
         top_levels = _read_text(metadata / "top_level.txt").split() or _top_levels(record) or [name]
-        for top in top_levels:
-            owners.setdefault(top, []).append((name, version, f"\n{record}"))
-    # The RECORD text can be a megabyte long. It is kept only if several distributions share a
+        for top_level in top_levels:
+            owners.setdefault(top_level, []).append((name, version, f"\n{record}"))
+    # The RECORD text, which can be a megabyte long, is kept only if several distributions share a
     # namespace package.
     return {
-        top: entries if len(entries) > 1 else [(*entries[0][:2], "")]
-        for top, entries in owners.items()
+        top_level: entries if len(entries) > 1 else [(*entries[0][:2], "")]
+        for top_level, entries in owners.items()
     }
 
 
 def _top_levels(record: str) -> list[str]:
     """Return the top-level modules and packages that a RECORD lists."""
-    tops: dict[str, None] = {}
+    top_levels: dict[str, None] = {}
     for line in record.splitlines():
-        first, slash, _ = line.partition("/")
-        if slash and first.isidentifier():
-            tops[first] = None
-        elif not slash and first.split(",")[0].endswith(".py"):
-            tops[first.split(".py")[0]] = None
-    return list(tops)
+        folder_or_file, slash, _ = line.partition("/")
+        if slash and folder_or_file.isidentifier():
+            top_levels[folder_or_file] = None
+        elif not slash and folder_or_file.split(",")[0].endswith(".py"):
+            top_levels[folder_or_file.split(".py")[0]] = None
+    return list(top_levels)
 
 
 def _read_text(path: Path) -> str:

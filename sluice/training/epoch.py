@@ -42,9 +42,9 @@ class EpochStatistics:
 
 
 class StepRecords:
-    """Losses and gradient norms of an epoch's steps, on the device until they are read.
+    """Losses and gradient norms of an epoch's steps.
 
-    A read per step would synchronise the accelerator at every step.
+    They remain on the device until they are read, because each read synchronises the device.
 
     Args:
         start: Steps of the epoch that an earlier process finished; None for a new epoch.
@@ -68,7 +68,7 @@ class StepRecords:
             self._pack()
 
     def read(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return losses and norms in float64, and which steps were taken, on the CPU (S,)."""
+        """Return losses, norms (float64), and whether the step updated the weights; CPU, (S,)."""
         self._pack()
         losses, norms, taken = zip(*self._blocks, strict=True)
         return (
@@ -78,7 +78,7 @@ class StepRecords:
         )
 
     def _pack(self) -> None:
-        """Replace single numbers, which take 400 bytes each, by a block of numbers."""
+        """Pack the latest losses and norms into one block: a tensor per number takes 400 bytes."""
         if not self._taken_flags:
             return
         loss_S, norm_S = (torch.stack(values).double() for values in (self._losses, self._norms))
@@ -118,8 +118,8 @@ def fit_epoch(
         epoch: Number of the epoch, counted from 1.
         loss_weight: Maps targets to the number of items over which a loss averages.
         ranks: The processes that train the model together.
-        start: Finished steps of this epoch, whose batches are not read again.
-        after_step: Called after every step but the last.
+        start: Finished steps of this epoch. Their batches are not read again.
+        after_step: Called after every step but the last step of the epoch.
 
     Returns:
         The statistics of the epoch, and the records of its steps.
@@ -127,8 +127,8 @@ def fit_epoch(
     Raises:
         TrainingFailed: A loss or a gradient is not finite; the message names epoch, step and cause.
             Steps that fp16 skipped because of an overflow do not raise.
-        ContractError: A batch differs in layout from the first one, or a row source breaks its
-            contract.
+        ContractError: The layout of a batch differs from that of the first batch, or a row source
+            breaks its contract.
     """
     model.train()
     epoch_start_step = (epoch - 1) * batches.steps_per_epoch
@@ -137,9 +137,9 @@ def fit_epoch(
     set_weight_decay(optimizer, settings.weight_decay)
     set_changing_arguments(optimizer, settings)
     records, num_finished = StepRecords(start), 0 if start is None else start.steps
-    # If no batch remains, no iterator is created, because it would start loader processes.
+    # If no batch remains, no iterator is created, because an iterator starts loader processes.
     remaining_batches = (
-        batches.iter_epoch(epoch, first=num_finished)
+        batches.iter_epoch(epoch, first_batch=num_finished)
         if num_finished < batches.steps_per_epoch
         else ()
     )
@@ -147,9 +147,9 @@ def fit_epoch(
         optimizer.zero_grad(set_to_none=True)
         loss = backward_batch(model, loss_fn, mixed_precision, x, y, settings, loss_weight, ranks)
         norm = mixed_precision.clip(optimizer, parameters, settings.clip_norm)
-        rate = learning_rate_at(epoch_start_step + index, total_steps, settings)
-        set_learning_rate(optimizer, rate)
-        records.learning_rate = rate
+        learning_rate = learning_rate_at(epoch_start_step + index, total_steps, settings)
+        set_learning_rate(optimizer, learning_rate)
+        records.learning_rate = learning_rate
         records.add(loss, norm, is_taken=mixed_precision.step(optimizer))
         if after_step is not None and index + 1 < batches.steps_per_epoch:
             after_step(records)
@@ -157,7 +157,7 @@ def fit_epoch(
     loss_S = ranks.all_reduce_sum(loss_S)
     require_finite_steps(loss_S, norm_S, taken_S, epoch, batches.steps_per_epoch, settings)
     weight_S = batches.sizes().double()
-    # A step that fp16 skipped has a valid loss unless the loss overflowed, but no valid gradient.
+    # A step that fp16 skipped has no valid gradient. Its loss is valid if it is finite.
     has_loss_S = taken_S | loss_S.isfinite()
     loss_S, weight_S, norm_S = loss_S[has_loss_S], weight_S[has_loss_S], norm_S[taken_S]
     statistics = EpochStatistics(
@@ -187,12 +187,17 @@ def require_finite_steps(
     """
     failed_steps = (taken_S & ~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
     if len(failed_steps):
-        first = int(failed_steps[0])
+        failed_index = int(failed_steps[0])
         name, values = "training loss", loss_S
-        if loss_S[first].isfinite():
+        if loss_S[failed_index].isfinite():
             name, values = "gradient norm", norm_S
         raise non_finite_error(
-            name, float(values[first]), epoch, steps_per_epoch, settings, step=first + 1
+            name,
+            float(values[failed_index]),
+            epoch,
+            steps_per_epoch,
+            settings,
+            step=failed_index + 1,
         )
 
 
@@ -206,11 +211,11 @@ def backward_batch(
     loss_weight: LossWeight,
     ranks: Ranks,
 ) -> Tensor:
-    """Accumulate the gradient of the whole batch; return this rank's part of its loss."""
+    """Accumulate this rank's share of the batch gradient, and return its share of the loss."""
     rank_share, world_size = ranks.shard.share(y, loss_weight), ranks.shard.world_size
     if rank_share == 0:
-        # This rank has no rows, but the other ranks wait for its backward pass. The loss cannot be
-        # used here, because a mean over no rows is NaN.
+        # This rank has no rows, but the other ranks wait for its backward pass. The gradients are
+        # 0. The loss function is not called, because a mean over no rows is NaN.
         output = mixed_precision.forward(model, x)
         mixed_precision.backward(output.sum() * 0)
         return output.new_zeros(())
@@ -219,14 +224,14 @@ def backward_batch(
         split_batch(x, y, micro_rows=settings.micro_batch_rows, loss_weight=loss_weight)
     )
     losses = []
-    for number, (x_part, y_part, part_share) in enumerate(micro_batches, start=1):
-        is_last = number == len(micro_batches)
+    for micro_batch_number, (x_part, y_part, part_share) in enumerate(micro_batches, start=1):
+        is_last = micro_batch_number == len(micro_batches)
         with contextlib.nullcontext() if is_last else ranks.no_sync(model):
             loss = loss_fn(mixed_precision.forward(model, x_part), y_part)
             share = part_share * rank_share
             if share != 1.0:
                 loss = loss * share
-            # DistributedDataParallel divides gradients by the number of ranks; this cancels it.
+            # DistributedDataParallel divides gradients by world_size; the factor cancels that.
             mixed_precision.backward(loss if world_size == 1 else loss * world_size)
         losses.append(loss.detach())
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()

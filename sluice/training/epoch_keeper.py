@@ -19,7 +19,7 @@ class EpochKeeper:
             validation rows.
         store_state: Stores the state of the random generators and the progress of the epoch, with
             the rest of the training's state.
-        mixed_precision: Number format of the steps.
+        mixed_precision: Number format and loss scale of the steps.
         steps_per_epoch: Number of batches of an epoch.
         clock: Monotonic time [s].
     """
@@ -37,16 +37,16 @@ class EpochKeeper:
         self._mixed_precision = mixed_precision
         self._steps_per_epoch, self._clock = steps_per_epoch, clock
 
-    def begin(self, epoch: int, settings: TrainSettings, *, started: float) -> None:
+    def begin(self, epoch: int, settings: TrainSettings, *, started_at: float) -> None:
         """Begin an epoch.
 
         Args:
             epoch: Number of the epoch, counted from 1.
             settings: Settings in effect in this epoch.
-            started: Time of the clock at which the epoch started, less the time that the epoch took
-                in an earlier process [s].
+            started_at: Time of the clock at which the epoch started, minus the time that the epoch
+                took in an earlier process [s].
         """
-        self._epoch, self._settings, self._started = epoch, settings, started
+        self._epoch, self._settings, self._started_at = epoch, settings, started_at
 
     def after_step(self, records: StepRecords) -> None:
         """Store the state after a step if ``is_due`` returns True.
@@ -62,8 +62,8 @@ class EpochKeeper:
 
         It stores the state after all steps of the epoch if ``is_due`` returns True.
 
-        The state of the random generators is read now, before validation: code that runs during
-        validation may draw from them, and draws again after a resume.
+        The state of the random generators is read now, before validation. Code that runs during
+        validation may draw random numbers, and draws them again after a resume.
         """
         rng = rng_state()
 
@@ -83,6 +83,6 @@ class EpochKeeper:
             norm_S=norm_S,
             taken_S=taken_S,
             learning_rate=records.learning_rate,
-            seconds=self._clock() - self._started,
+            seconds=self._clock() - self._started_at,
             scale=self._mixed_precision.state,
         )

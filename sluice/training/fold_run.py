@@ -1,7 +1,7 @@
 """A fold run: the training of one network, with one seed, on one fold.
 
-A fold run that was interrupted is resumed, and one that has finished is reused instead of repeated.
-Its key is the digest of everything that determines its result bit for bit. The folder
+An interrupted fold run is resumed, and a finished fold run is reused instead of repeated. Its key
+is the digest of everything that determines its result bit for bit. The folder
 ``runs/<key>`` contains the event log, the checkpoints during training, and finally
 ``result.json``.
 """
@@ -73,10 +73,10 @@ def train_fold_run(
 ) -> Member:
     """Train one fold run, or return its member if it is already finished.
 
-    An interrupted fold run resumes from its last checkpoint, which may be within an epoch, and ends
-    with the same bits as an uninterrupted one. On SIGTERM a fold run of one process finishes its
-    step, writes a checkpoint and ends; several ranks end at once. A second process that requests
-    the same fold run waits for the first.
+    An interrupted fold run resumes from its last checkpoint, which may be within an epoch. It ends
+    with the same bits as an uninterrupted fold run. On SIGTERM, a fold run of one process finishes
+    its step, writes a checkpoint and ends. Several ranks end immediately. A second process that
+    requests the same fold run waits for the first process.
 
     Args:
         spec: The fold run.
@@ -109,7 +109,7 @@ def train_fold_run(
                 discard_checkpoints(folder)
             on_event(fold_run_event(spec, "reused", member.epochs_run, member=member))
             return member
-        # "unit" is the label of fold runs. Another label would change the bits of trained networks.
+        # "unit" is the seed label of fold runs. Another label would change the bits of networks.
         with RandomStream(derive_seed(spec.seed, "unit")).active(), deterministic():
             trained_member = _fit(spec, workload, subject, folder, on_event, clock, timer, ranks)
         member = ranks.broadcast_from_first(lambda: trained_member)
@@ -119,7 +119,10 @@ def train_fold_run(
 
 
 def find_finished_member(spec: FoldRunSpec) -> Member | None:
-    """Return the member of a fold run that has finished with intact weights, or None."""
+    """Return the member of a finished fold run, and remove its checkpoints.
+
+    None if the fold run has not finished, or its weights or log are missing or damaged.
+    """
     subject = fold_run_subject(spec)
     member = _read_result(spec, subject)
     if member is not None:
@@ -136,7 +139,7 @@ def _require_ranks(spec: FoldRunSpec, ranks: Ranks) -> None:
             f"{ranks.shard.world_size}.",
             cause="The fold run was not started with the number of processes that "
             "ranks_per_training sets.",
-            fix="Start it with train_fold_run_on_ranks, or set ranks_per_training to "
+            fix="Start the fold run with train_fold_run_on_ranks, or set ranks_per_training to "
             f"{ranks.shard.world_size}.",
         )
 
@@ -195,7 +198,7 @@ def _fit(
     checkpoints = CheckpointWriter(
         folder, subject=subject, every_epochs=spec.training.checkpoint_every_epochs, clock=timer
     )
-    # With several ranks, SIGTERM is not delayed, because they would not stop at the same step.
+    # With several ranks, SIGTERM is not delayed: the ranks would not stop at the same step.
     termination_delay = (
         delayed_termination()
         if ranks.shard.world_size == 1
@@ -309,7 +312,7 @@ def _test_metrics(
 
 
 def _read_result(spec: FoldRunSpec, subject: dict[str, Any]) -> Member | None:
-    """Return the member of a finished fold run, or None if the fold run must be trained."""
+    """Return the member of a finished fold run; None if the fold run must be trained."""
     try:
         result = json.loads((fold_run_folder(spec, subject) / "result.json").read_bytes())
         if result["key"] != digest_json(subject):

@@ -11,7 +11,7 @@ from sluice.training.train_state import EpochResult
 FoldRunEventKind = Literal["started", "epoch", "finished", "reused", "failed", "lost", "replaces"]
 """'failed': the fold run raised an error, which ends the whole training; 'lost': the process or
 machine of the fold run was lost, and the fold run resumes from its last checkpoint; 'replaces': the
-fold run replaces an unfinished one with other settings."""
+fold run replaces an unfinished fold run that has other settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

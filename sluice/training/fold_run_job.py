@@ -27,7 +27,7 @@ class FoldRunJob:
 
 
 def fit_fold_run(spec: FoldRunSpec, on_event: OnFoldRunEvent, clock: Clock = utc_now) -> Member:
-    """Train one fold run; report an error with its seed and fold, and also as a 'failed' event.
+    """Train one fold run. An error names the seed and the fold, and is also emitted as an event.
 
     Raises:
         SluiceError: As for ``train_fold_run``.
@@ -59,7 +59,7 @@ class _FailureReporter:
         self._epochs_done = 0
         self._was_delivered = True
         """Whether the last call of ``on_event`` returned. If it raised, ``on_event`` itself has
-        failed, so the failure is not reported through it."""
+        failed, so it does not get the 'failed' event."""
 
     def __call__(self, event: FoldRunEvent) -> None:
         self._epochs_done = event.epochs_done

@@ -27,7 +27,7 @@ def truncate_log(
 
     Other lines are removed, because a killed process may have written epochs after its last
     checkpoint. If a line is missing, the log is rewritten from ``history``. So the log of a resumed
-    fold run differs from that of an uninterrupted one only in its times.
+    fold run differs from the log of an uninterrupted fold run only in its times.
 
     Args:
         path: The log, which may be missing.
@@ -35,7 +35,7 @@ def truncate_log(
         fold_id: Fold of the fold run.
         rows: Examples of each split.
         history: Results of the epochs of the checkpoint.
-        is_resumed: Whether there is a checkpoint. Without one the fold run starts now.
+        is_resumed: Whether a checkpoint exists. If not, the fold run starts now.
         clock: Time of new lines.
 
     Raises:
@@ -69,7 +69,7 @@ def epoch_fields(seed: int, fold_id: int, result: EpochResult) -> dict[str, Any]
 
 
 def _matches(lines: Sequence[bytes], history: Sequence[EpochResult]) -> bool:
-    """Return whether the lines are the start of the fold run and exactly its past epochs."""
+    """Return whether the lines are the start of the fold run and the epochs of ``history``."""
     expected = ["fold_start", *(result.epoch for result in history)]
     try:
         events = [json.loads(line) for line in lines if line.endswith(b"\n")]

@@ -17,10 +17,10 @@ from sluice.training.members import Member
 def train_fold_run_on_ranks(
     spec: FoldRunSpec, on_event: OnFoldRunEvent, *, compute: ComputeSettings, clock: Clock = utc_now
 ) -> Member:
-    """Train one fold run with ``spec.num_ranks`` processes, or return its member if it is finished.
+    """Train one fold run with ``spec.num_ranks`` processes, or return the member if it is finished.
 
     If a process is lost, all ranks start again from the last checkpoint. The result is
-    bit-identical to that of a training in which no process is lost.
+    bit-identical to the result of a training in which no process is lost.
 
     Args:
         spec: The fold run. On a cluster its folders must be shared by all machines.

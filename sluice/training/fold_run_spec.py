@@ -98,6 +98,6 @@ def fold_run_folder(spec: FoldRunSpec, subject: dict[str, Any] | None = None) ->
 
     Args:
         spec: The fold run.
-        subject: Its ``fold_run_subject`` if that is known.
+        subject: Result of ``fold_run_subject`` for this spec; None to compute it.
     """
     return spec.runs / short(digest_json(subject or fold_run_subject(spec)))

@@ -15,19 +15,19 @@ from sluice.trace.settings import TraceSettings
 from sluice.trace.trace_reader import read_trace
 from sluice.trace.tracer import print_to_stderr
 
-TRACES = "traces"
-"""Name of the folder of a fold run's traces; each attempt has a trace in it."""
+_TRACES_FOLDER = "traces"
+"""Name of the folder that contains the traces of a fold run, one per attempt."""
 
-SETTINGS = TraceSettings(recent_bytes=2 * 2**20, history_bytes=8 * 2**20)
+_TRACE_SETTINGS = TraceSettings(recent_bytes=2 * 2**20, history_bytes=8 * 2**20)
 """Trace settings with low size limits, because a candidate may have hundreds of fold runs."""
 
 
 class FoldRunTrace:
-    """The trace of one attempt to train a fold run; read it after the attempt has ended."""
+    """The trace of one attempt to train a fold run, to be read after the attempt has ended."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
-        """Folder of the trace; None without tracing. It is created with the first event."""
+        """Folder of the trace, which is created with the first event; None without tracing."""
         self.messages: list[str] = []
         """Messages of the tracer for the user, such as that tracing stopped."""
 
@@ -46,8 +46,8 @@ class FoldRunTrace:
     def print_messages(self) -> None:
         """Print the messages of the tracer after the fold run has finished.
 
-        Messages about a full disk are omitted, because the next write of a fold run raises an error
-        for it.
+        Messages about a full disk are omitted, because the next write of the fold run raises an
+        error.
         """
         for message in self.messages:
             if DISK_FULL_MESSAGE not in message:
@@ -63,8 +63,8 @@ def traced_attempt(run_folder: Path, *, is_enabled: bool) -> Iterator[FoldRunTra
         is_enabled: Whether to trace; if not, the yielded trace stays empty.
 
     Raises:
-        TrainingFailed: Raised inside the context. If the trace shows an error, the cause and fix
-            are those of its diagnosis.
+        TrainingFailed: Raised inside the context. If the trace shows an error, cause and fix come
+            from the diagnosis of this error.
     """
     attempt = FoldRunTrace()
     if not is_enabled:
@@ -72,7 +72,7 @@ def traced_attempt(run_folder: Path, *, is_enabled: bool) -> Iterator[FoldRunTra
         return
     try:
         with traced(
-            run_folder / TRACES, SETTINGS, print_line=attempt.messages.append
+            run_folder / _TRACES_FOLDER, _TRACE_SETTINGS, print_line=attempt.messages.append
         ) as attempt.folder:
             yield attempt
     except TrainingFailed as error:
@@ -83,7 +83,7 @@ def traced_attempt(run_folder: Path, *, is_enabled: bool) -> Iterator[FoldRunTra
 
 
 def explain_error(diagnosis: Diagnosis, error: TrainingFailed) -> TrainingFailed:
-    """Return the error with cause and fix replaced by those of the diagnosis."""
+    """Return the error with the cause and the fix of the diagnosis."""
     finding = diagnosis.finding
     return type(error)(
         error.what,

@@ -1,4 +1,4 @@
-"""Detects random generators that several operations share, so that one affects the other."""
+"""Detects random generators that several operations share, so that they affect each other."""
 
 import hashlib
 import itertools
@@ -57,7 +57,7 @@ def find_shared_generators(generators: Mapping[str, Generator]) -> tuple[SharedG
 def record_generator_use(
     operations: Mapping[str, Callable[[], Any]], generators: Mapping[str, Generator]
 ) -> tuple[tuple[OperationDraws, ...], tuple[SharedGenerator, ...]]:
-    """Run the operations in order and report which random generators each of them changed.
+    """Run the operations in order and report which random generators each operation changed.
 
     A generator whose state the operation restores, for example by ``RandomStream.active``, does not
     count as changed.
@@ -68,7 +68,7 @@ def record_generator_use(
             compared.
 
     Returns:
-        One entry per operation, and one per generator that several operations changed.
+        One entry per operation, and one entry per generator that several operations changed.
     """
     draws = []
     for name, operation in operations.items():
@@ -77,13 +77,13 @@ def record_generator_use(
         after = _all_fingerprints(generators)
         # If the operation initialised an accelerator, the generator of the accelerator is new and
         # does not count as changed.
-        moved = tuple(key for key in after if before.get(key, after[key]) != after[key])
-        draws.append(OperationDraws(operation=name, moved=moved))
+        changed_names = tuple(key for key in after if before.get(key, after[key]) != after[key])
+        draws.append(OperationDraws(operation=name, moved=changed_names))
     shared = []
-    for key in dict.fromkeys(key for draw in draws for key in draw.moved):
-        users = tuple(draw.operation for draw in draws if key in draw.moved)
+    for generator_name in dict.fromkeys(key for draw in draws for key in draw.moved):
+        users = tuple(draw.operation for draw in draws if generator_name in draw.moved)
         if len(users) > 1:
-            shared.append(SharedGenerator(users=users, why=f"all use '{key}'"))
+            shared.append(SharedGenerator(users=users, why=f"all use '{generator_name}'"))
     return tuple(draws), tuple(shared)
 
 
@@ -107,12 +107,14 @@ def _fingerprint(generator: Generator) -> str:
 def _all_fingerprints(generators: Mapping[str, Generator]) -> dict[str, str]:
     state = rng_state()
     names = {"python": "Python random", "numpy": "NumPy global", "torch": "torch CPU"}
-    parts: dict[str, bytes] = {}
+    states: dict[str, bytes] = {}
     for key, tensor in state.items():
         source, _, index = key.partition("_")
         name = f"torch cuda:{index}" if source == "cuda" else names[source]
-        parts[name] = parts.get(name, b"") + bytes(tensor.numpy().tobytes())
-    fingerprints = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+        states[name] = states.get(name, b"") + bytes(tensor.numpy().tobytes())
+    fingerprints = {
+        name: hashlib.sha256(state_bytes).hexdigest() for name, state_bytes in states.items()
+    }
     return fingerprints | {
         f"generator of {n}": _fingerprint(generator) for n, generator in generators.items()
     }

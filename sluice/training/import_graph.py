@@ -1,8 +1,8 @@
 """Follows the imports of a program's own modules in their source, without running them.
 
 A module is one of the program's own modules if it belongs neither to an installed distribution, nor
-to Sluice, nor to Python's standard library. All imports in its source are followed, including those
-inside functions. An import whose name is computed at run time cannot be followed and is reported.
+to Sluice, nor to Python's standard library. All imports in its source are followed, also inside
+functions. An import whose name is computed at run time cannot be followed and is reported.
 """
 
 import ast
@@ -69,7 +69,7 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
         module = finder.find(name)
         if module is None:
             continue
-        # Checked before the distribution, because Sluice may also be installed as one.
+        # Sluice's modules come first, because Sluice may be installed as a distribution.
         if name.split(".")[0] == _SLUICE:
             if module.file is not None:
                 graph.sluice_modules[name] = module.file
@@ -233,36 +233,36 @@ class _Finder:
 
     def distribution(self, name: str) -> Distribution | None:
         """Return the distribution that installed a module, or None for an own module."""
-        top = name.split(".")[0]
-        module = self.find(top)
+        top_level = name.split(".")[0]
+        module = self.find(top_level)
         if module is None or (module.file is None and not module.folders):
             return None
         if module.is_package and module.file is None:
             # A namespace package may contain modules of several distributions.
             return self._namespace_distribution(name, module)
         path = module.file or module.folders[0]
-        return distribution_of(path.parent.parent if module.is_package else path.parent, top)
+        return distribution_of(path.parent.parent if module.is_package else path.parent, top_level)
 
-    def _namespace_distribution(self, name: str, top: _Module) -> Distribution | None:
-        """Return the distribution of a module in the namespace package ``top``; None if unknown."""
+    def _namespace_distribution(self, name: str, namespace: _Module) -> Distribution | None:
+        """Return the distribution of a module in a namespace package; None if unknown."""
         module = self.find(name)
         if module is None or module.file is None:
             return None
-        folders = [folder for folder in top.folders if module.file.is_relative_to(folder)]
+        folders = [folder for folder in namespace.folders if module.file.is_relative_to(folder)]
         return distribution_of(folders[0].parent, name) if folders else None
 
     def _search(self, name: str) -> _Module | None:
-        parent, _, last = name.rpartition(".")
+        parent, _, inner_name = name.rpartition(".")
         if not parent:
             return _search_folders(
-                last, [Path(entry or ".") for entry in sys.path]
+                inner_name, [Path(entry or ".") for entry in sys.path]
             ) or _search_with_finders(name)
         package = self.find(parent)
-        return _search_folders(last, package.folders) if package is not None else None
+        return _search_folders(inner_name, package.folders) if package is not None else None
 
 
 def _loaded_module(name: str) -> _Module | None:
-    """Return the location of a module that Python has already imported; None for others."""
+    """Return the location of a module that Python has already imported; None otherwise."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if module is None or (file is None and not hasattr(module, "__path__")):
@@ -275,19 +275,19 @@ def _search_folders(name: str, folders: Iterable[Path]) -> _Module | None:
     """Search for a module in folders, in Python's order; ``name`` is without parent packages."""
     portions: list[Path] = []
     for folder in folders:
-        inner = folder / name
+        inner_path = folder / name
         for suffix in (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES, *BYTECODE_SUFFIXES):
-            if (inner / f"__init__{suffix}").is_file():
-                return _Module(inner / f"__init__{suffix}", (inner,))
+            if (inner_path / f"__init__{suffix}").is_file():
+                return _Module(inner_path / f"__init__{suffix}", (inner_path,))
             if (folder / f"{name}{suffix}").is_file():
                 return _Module(folder / f"{name}{suffix}", ())
-        if inner.is_dir():
-            portions.append(inner)
+        if inner_path.is_dir():
+            portions.append(inner_path)
     return _Module(None, tuple(portions)) if portions else None
 
 
 def _search_with_finders(name: str) -> _Module | None:
-    """Search with all finders of Python, including those that editable installs add.
+    """Search with all finders of Python, including the finders that editable installs add.
 
     For a top-level name this imports nothing.
     """

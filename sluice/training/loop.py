@@ -6,10 +6,10 @@ gradient accumulation, bf16 and fp16, activation checkpointing, a GPU, and sever
 model (``ranks``).
 Does not cover: writing files.
 
-Every source of randomness has its own seed, derived from the SHA-256 of ``<seed>_<stage>``:
+Every source of randomness has its own seed, derived from the SHA-256 of ``<seed>_<label>``:
 
 =================  ==============================  ==========================================
-random numbers     stage, after the base seed      where
+random numbers     label, after the base seed      where
 =================  ==============================  ==========================================
 initial weights    ``init``                        ``workloads.prepare_model``
 row order          ``order_<epoch>``               ``training.row_order.epoch_order``
@@ -21,8 +21,8 @@ loader processes   ``loader``                      ``training.batches``; set, bu
 the user's code    ``unit``                        ``training.fold_run``: workload, metrics
 =================  ==============================  ==========================================
 
-``data_seed`` replaces the base seed of row order, buckets and augmentation only, so that they and
-the initial weights can be varied independently.
+``data_seed`` replaces the base seed of row order, buckets and augmentation only. So the data order
+and the initial weights can be varied independently.
 
 Shape legend: B = rows of a batch.
 """
@@ -121,15 +121,15 @@ def train(
         loss_weight: Maps targets to the number of items over which ``loss_fn`` averages; by default
             the number of rows. Used only if ``micro_batch_rows`` or ``ranks`` splits a batch.
         augment: Changes the examples of train batches at random, as ``Workload.augmentation``.
-        resume: State to resume from, as received by ``on_state``.
+        resume: State to resume from, which an earlier call passed to ``on_state``.
         on_state: Called with the state to resume from: after every epoch, before its result is
             yielded; and within an epoch when ``is_due`` returns True, with a state that has
             ``progress``.
         is_due: Called after every step and every chunk of validation rows; returns whether to call
-            ``on_state`` now. Ignored with several ranks, whose states within an epoch differ.
-        ranks: The processes that train the model together. Each calls this function with the same
-            arguments and the same ``resume``, consumes all epochs, and ends with the same weights.
-            Only ``on_state`` and ``clock`` may differ.
+            ``on_state`` now. Not called with several ranks: their states within an epoch differ.
+        ranks: The processes that train the model together. Each process calls this function with
+            the same arguments, except ``on_state`` and ``clock``, consumes all epochs, and ends
+            with the same weights.
         clock: Monotonic time [s].
 
     Raises:
@@ -139,8 +139,8 @@ def train(
             a setting does not suit the network (``micro_batch_rows``, ``ranks``,
             ``recompute_activations``, a change of the dropout rate), or a row source breaks its
             contract.
-        SettingsError: ``device`` is 'cuda' and not available, or the optimizer or one of its
-            arguments is refused.
+        SettingsError: ``device`` is 'cuda' and not available, or the optimizer is invalid or
+            refuses an argument.
         OutOfMemory: A step or the validation exceeds the memory.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -160,11 +160,11 @@ def train(
             require_dropout(model)
         optimizer = make_optimizer([{"params": trainable}] if groups is None else groups, settings)
         val_share = ranks.shard.share(torch.arange(len(val)), count_rows)
-        val = place_rows(_local_part(val, ranks.shard), device)
+        val = place_rows(_local_examples(val, ranks.shard), device)
         val_chunk_rows = rows_per_chunk(val.x, model)
         batches = Batches(
-            # With an augmentation, rows stay on the CPU, so that it gets them on the same device
-            # whether or not they fit into the memory of the GPU.
+            # With an augmentation, rows stay on the CPU. Otherwise, the device of its inputs would
+            # depend on the free memory of the GPU.
             place_rows(train, device) if augment is None else train,
             batch_rows=settings.batch_rows,
             seed=seed if data_seed is None else data_seed,
@@ -211,7 +211,8 @@ def train(
             )
 
         keeper: EpochKeeper | None = None
-        # With several ranks, the first rank lacks the losses of the others within an epoch.
+        # With several ranks, no state is stored within an epoch, because the first rank does not
+        # have the losses of the other ranks.
         if on_state is not None and is_due is not None and ranks.shard.world_size == 1:
             store_state = on_state  # not None in the function below
             keeper = EpochKeeper(
@@ -224,16 +225,16 @@ def train(
         while len(history) < settings.max_epochs and (
             len(history) - selected_epoch < settings.patience_epochs
         ):
-            epoch, started = len(history) + 1, clock() - (progress.seconds if progress else 0.0)
+            epoch, started_at = len(history) + 1, clock() - (progress.seconds if progress else 0.0)
             epoch_settings, dropout = settings.at(epoch), settings.dropout_at(epoch)
             if dropout is not None:
                 set_dropout(model, dropout)
             if not ranks.is_first:
-                # Other ranks restart their stream in every epoch, because only the state of the
-                # first rank's stream is in the checkpoint.
+                # Ranks other than the first restart their stream in every epoch, because the
+                # checkpoint contains only the state of the first rank's stream.
                 stream = RandomStream(derive_seed(seed, f"dropout_{ranks.shard.rank}_{epoch}"))
             if keeper is not None:
-                keeper.begin(epoch, epoch_settings, started=started)
+                keeper.begin(epoch, epoch_settings, started_at=started_at)
             with stream.active():
                 with (
                     reseeded_cudnn_dropout(model, device),
@@ -282,7 +283,7 @@ def train(
                     epoch=epoch,
                     val_loss=val_loss,
                     improved=selected_epoch == epoch,
-                    seconds=clock() - started,
+                    seconds=clock() - started_at,
                 )
             )
             if on_state is not None:
@@ -297,14 +298,14 @@ def train(
 
 
 def _batch_splitting_setting(settings: TrainSettings, ranks: Ranks, max_rows: int) -> str | None:
-    """Return the setting that splits batches, or None if they are not split."""
+    """Return the setting that splits batches; None if batches are not split."""
     if ranks.shard.world_size > 1:
         return "ranks_per_training"
     micro_rows = settings.micro_batch_rows
     return "micro_batch_rows" if micro_rows is not None and micro_rows < max_rows else None
 
 
-def _local_part(rows: Examples, shard: RankShard) -> Examples:
+def _local_examples(rows: Examples, shard: RankShard) -> Examples:
     """Return the rows that belong to this rank."""
     if shard.world_size == 1:
         return rows
@@ -323,8 +324,8 @@ def _select_rows(source: Tensor | RowSource, rows: Tensor) -> Tensor | RowSource
 
 def _mean_over_ranks(mean: float, share: float, ranks: Ranks) -> float:
     """Return the mean over the rows of all ranks; a rank without rows adds 0."""
-    part = mean * share if share else 0.0
-    return float(ranks.all_reduce_sum(torch.tensor(part, dtype=torch.float64)))
+    weighted_mean = mean * share if share else 0.0
+    return float(ranks.all_reduce_sum(torch.tensor(weighted_mean, dtype=torch.float64)))
 
 
 def _epoch_result(
@@ -336,7 +337,7 @@ def _epoch_result(
     improved: bool,
     seconds: float,
 ) -> EpochResult:
-    scale = mixed_precision.state
+    scale_state = mixed_precision.state
     return EpochResult(
         epoch=epoch,
         train_loss=statistics.loss,
@@ -347,11 +348,11 @@ def _epoch_result(
         clipped_share=statistics.clipped_share,
         improved=improved,
         seconds=seconds,
-        precision=scale.precision,
+        precision=scale_state.precision,
         skipped_steps=statistics.skipped_steps,
-        loss_scale=scale.scale,
-        loss_scale_steps=scale.age_steps,
-        failed_unscales=scale.failed_in_a_row,
+        loss_scale=scale_state.scale,
+        loss_scale_steps=scale_state.age_steps,
+        failed_unscales=scale_state.failed_in_a_row,
     )
 
 
@@ -363,12 +364,12 @@ def _scale_state(
         return progress.scale
     if not history:
         return ScaleState(precision=settings.precision)
-    last = history[-1]
+    last_result = history[-1]
     return ScaleState(
-        precision=last.precision,
-        scale=last.loss_scale,
-        age_steps=last.loss_scale_steps,
-        failed_in_a_row=last.failed_unscales,
+        precision=last_result.precision,
+        scale=last_result.loss_scale,
+        age_steps=last_result.loss_scale_steps,
+        failed_in_a_row=last_result.failed_unscales,
     )
 
 
@@ -391,7 +392,7 @@ def _restore(
         raise ContractError(
             f"{ranks.shard.world_size} ranks can resume only after an epoch, but the checkpoint is "
             f"after step {steps_in_epoch} of epoch {len(resume.history) + 1}.",
-            cause="It was written by a training in one process.",
+            cause="A training in one process wrote the checkpoint.",
             fix="Resume in one process, or start in a new folder.",
         )
     if (

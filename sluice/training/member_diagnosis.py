@@ -1,4 +1,4 @@
-"""Finds symptoms in the learning curves of all members of a candidate, and counts them."""
+"""Finds symptoms in the learning curves of all members of a candidate, and counts the members."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -32,34 +32,38 @@ the constant baseline is computed."""
 
 
 class MemberSymptom(Record):
-    """One fault in a candidate: how many members have it, and an example."""
+    """One fault in a candidate: how many members have the fault, and an example."""
 
-    symptom: Finding = Field(description="Symptom of the first member that has it.")
+    symptom: Finding = Field(description="Symptom of the first member with this fault.")
     seed: int
     fold_id: int
     num_affected: int = Field(description="Number of members with this fault.")
     num_members: int = Field(description="Number of members that were analysed.")
-    change: str = Field("", description="Setting to change first, as 'key=value'; '' for none.")
+    change: str = Field(
+        "", description="Change of a setting to try first, as 'key=value'; '' without a suggestion."
+    )
 
     @property
     def sentence(self) -> str:
         """Observation, example member, cause and first fix, for reports."""
-        s = self.symptom
+        symptom = self.symptom
         return (
-            f"{s.fault} in {self.num_affected} of {self.num_members} members, such as seed "
-            f"{self.seed} fold {self.fold_id}: {s.what} {s.cause} {s.fix}"
+            f"{symptom.fault} in {self.num_affected} of {self.num_members} members, such as seed "
+            f"{self.seed} fold {self.fold_id}: {symptom.what} {symptom.cause} {symptom.fix}"
         )
 
     def advice(self, pipeline: str) -> str:
         """Return the observation and the command to run, for the decision about the candidate.
 
-        If no setting is to be changed, the fix of the symptom replaces the command.
+        Without a suggested change, the fix of the symptom replaces the command.
         """
-        s = self.symptom
-        fault = f"{s.fault[0].upper()}{s.fault[1:]}"
-        observation = f"{fault} in {self.num_affected} of {self.num_members} trainings: {s.what}"
+        fault, what = self.symptom.fault, self.symptom.what
+        observation = (
+            f"{fault[0].upper()}{fault[1:]} in {self.num_affected} of {self.num_members} "
+            f"trainings: {what}"
+        )
         if not self.change:
-            return f"{observation} {s.fix}"
+            return f"{observation} {self.symptom.fix}"
         key, _, value = self.change.partition("=")
         return f"{observation} Set {key} to {value} (sluice run {pipeline} --set {self.change})."
 
@@ -110,7 +114,7 @@ def diagnose_members(
         )
         for symptom in diagnosis.symptoms:
             members_by_fault.setdefault(symptom.fault, []).append((member, symptom))
-    members_stopped_early = _stopped_too_early(members, settings, max_epochs=training.max_epochs)
+    members_stopped_early = _find_stopped_early(members, settings, max_epochs=training.max_epochs)
     if members_stopped_early:
         members_by_fault["stopped too early"] = members_stopped_early
     return tuple(
@@ -126,10 +130,10 @@ def diagnose_members(
     )
 
 
-def _stopped_too_early(
+def _find_stopped_early(
     members: Sequence[Member], settings: DiagnosisSettings, *, max_epochs: int
 ) -> list[tuple[Member, Finding]]:
-    """Return the members whose best epoch is ``max_epochs``, if they are a large enough share."""
+    """Return the members whose best epoch is ``max_epochs``; [] below ``common_share``."""
     affected_members = [member for member in members if member.best_epoch == max_epochs]
     if len(affected_members) < settings.common_share * len(members):
         return []
@@ -144,8 +148,8 @@ def _stopped_too_early(
 def _sample_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Examples:
     train = fold.train
     start = train.start + max(0, (len(train) - _SAMPLE_ROWS) // 2)
-    part = RowRange(start=start, stop=min(train.stop, start + _SAMPLE_ROWS))
-    return workload.examples(frame, part)
+    sampled_rows = RowRange(start=start, stop=min(train.stop, start + _SAMPLE_ROWS))
+    return workload.examples(frame, sampled_rows)
 
 
 def _constant_loss(workload: Workload, examples: Examples) -> float | None:
@@ -163,8 +167,10 @@ def _count_dead_units(network: nn.Module, examples: Examples) -> tuple[int, int]
 def _history(member: Member, store: ArtifactStore) -> list[EpochResult]:
     events = read_events(store.path(member.event_log)).events
     names = {field.name for field in fields(EpochResult)}
-    return [EpochResult(**_select(names, e)) for e in events if e["event"] == "epoch_complete"]
+    return [
+        EpochResult(**_select_fields(names, e)) for e in events if e["event"] == "epoch_complete"
+    ]
 
 
-def _select(names: set[str], event: Mapping[str, Any]) -> dict[str, Any]:
+def _select_fields(names: set[str], event: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in event.items() if name in names}

@@ -15,7 +15,9 @@ class Member(Record):
     fold_id: int
     weights: str = Field(description="Artifact digest of the safetensors file.")
     event_log: str = Field(description="Artifact digest of the fold run's NDJSON log.")
-    best_epoch: int = Field(description="Epoch after which the weights were taken, counted from 1.")
+    best_epoch: int = Field(
+        description="Epoch after which the weights were copied, counted from 1."
+    )
     epochs_run: int
     train_loss: float = Field(description="Training loss of the best epoch.")
     val_loss: float = Field(description="Validation loss after the best epoch.")
@@ -24,7 +26,7 @@ class Member(Record):
         description="Index label of the last row that training or validation used."
     )
     seconds: float = Field(
-        description="Total time of the epochs [s], including those before a resume."
+        description="Total time of the epochs [s], including the epochs before a resume."
     )
     diagnoses: tuple[Diagnosis, ...] = Field(
         (), description="Faults that the trace of the training shows, ranked; () without a trace."
@@ -35,13 +37,15 @@ class Member(Record):
 
 
 class TrainedModels(Record):
-    """All members of one candidate, with the digests of everything that determines them."""
+    """All members of one candidate, with the digests of everything that determines the members."""
 
     data: str = Field(description="Digest of the feature frame.")
     config: str = Field(description="Digest of workload, model and training settings.")
-    code: str = Field(description="Digest of the code that determines the bits.")
+    code: str = Field(description="Digest of the code that determines the weights bit for bit.")
     code_identity: CodeIdentity | None = Field(
-        None, description="Parts of the code digest; None in records of older versions."
+        None,
+        description="Digests and versions that ``code`` is computed from; None in records of older "
+        "versions.",
     )
     codec: CodecIdentity | None = Field(
         None,
@@ -60,7 +64,7 @@ class TrainedModels(Record):
 
     @property
     def candidate(self) -> str:
-        """Digest of the candidate: of its inputs and weights, but not of times."""
+        """Digest of the inputs and the weights of the candidate, without times."""
         from sluice.base.digests import digest_json
 
         return digest_json(

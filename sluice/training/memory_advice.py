@@ -6,7 +6,7 @@ from sluice.training.settings import TrainSettings
 
 
 def describe_step(training: TrainSettings, num_rows: int) -> str:
-    """Return the description of a training step with at most ``num_rows`` rows, for a message."""
+    """Return the text that describes a training step of at most ``num_rows`` rows in a message."""
     micro_rows = training.micro_batch_rows
     rows_at_once = num_rows if micro_rows is None else min(micro_rows, num_rows)
     return (
@@ -17,7 +17,7 @@ def describe_step(training: TrainSettings, num_rows: int) -> str:
 
 
 def suggest_settings(training: TrainSettings, num_rows: int | None = None) -> str:
-    """Return the settings that reduce the memory of a step, in the order in which to try them.
+    """Return the settings that reduce the memory of a step, in the recommended order.
 
     Args:
         training: Settings in effect.
@@ -27,7 +27,7 @@ def suggest_settings(training: TrainSettings, num_rows: int | None = None) -> st
     rows_at_once = min(training.micro_batch_rows or batch_rows, batch_rows)
     changes = []
     if rows_at_once > 1:
-        changes.append(f"training.micro_batch_rows: {rows_at_once // 2}, halved until it fits")
+        changes.append(f"training.micro_batch_rows: {rows_at_once // 2}, halved until a step fits")
     if training.precision == "fp32":
         changes.append("training.precision: bf16")
     if not training.recompute_activations:

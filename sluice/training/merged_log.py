@@ -27,9 +27,9 @@ def merge_logs(
     """Write one validated log for all members and return its artifact digest.
 
     The log contains the start of the experiment, the events of every fold run in (seed, fold)
-    order, and the end of the experiment with the mean of the headline metric over all members. All
-    times, including elapsed_seconds, come from the fold runs and not from the clock. So the same
-    members give the same bytes whenever they are merged.
+    order, and the end of the experiment. The end has the mean of the headline metric over all
+    members. All times, including elapsed_seconds, come from the fold runs and not from the clock.
+    So the same members give the same bytes at any time.
 
     Args:
         members: Members of the finished fold runs.
@@ -52,11 +52,11 @@ def merge_logs(
     headline = workload.headline_metric
     for member in sorted_members:
         if headline not in member.test_metrics:
-            known = sorted(member.test_metrics)
+            names = sorted(member.test_metrics)
             raise ContractError(
                 f"The workload's headline_metric '{headline}' must be one of the metrics that "
-                f"metrics() returns: {', '.join(known) or 'none'}."
-                f"{suggest_nearest(headline, known)}",
+                f"metrics() returns: {', '.join(names) or 'none'}."
+                f"{suggest_nearest(headline, names)}",
                 fix=f"Return '{headline}' from metrics(), or set another headline_metric.",
             )
     logs = [store.get(member.event_log) for member in sorted_members]

@@ -13,13 +13,15 @@ from pydantic import Field
 from sluice.base.error_location import locate_error, locate_running_code
 from sluice.base.settings import Record
 
-_NO_IMPLEMENTATION = re.compile(r"(\S+) does not have a deterministic implementation")
-_NONDETERMINISTIC_DEFAULT = re.compile(r"(\w[\w ]*?) defaults to a non-deterministic algorithm")
-_CUBLAS = re.compile(r"CUBLAS_WORKSPACE_CONFIG")
+_NO_IMPLEMENTATION_PATTERN = re.compile(r"(\S+) does not have a deterministic implementation")
+_NONDETERMINISTIC_DEFAULT_PATTERN = re.compile(
+    r"(\w[\w ]*?) defaults to a non-deterministic algorithm"
+)
+_CUBLAS_PATTERN = re.compile(r"CUBLAS_WORKSPACE_CONFIG")
 
 
 class NondeterministicOperation(Record):
-    """One operation whose result may differ from run to run, and the code line that calls it."""
+    """An operation whose result may differ from run to run, and the code line of its call."""
 
     operation: str = Field(description="Name of the operation in torch, such as 'put_'.")
     place: str = Field(description="Innermost line of user code: 'at file:line in function'.")
@@ -36,8 +38,8 @@ def find_nondeterministic_operations(
     """Run ``fn`` and return the operations for which torch has no deterministic implementation.
 
     The operations are in the order of their first call. For an operation of the backward pass, the
-    reported line is the one that calls ``backward``. torch's flags and the warning filters are
-    restored, and other warnings are passed on.
+    reported line is the call of ``backward``. torch's flags and the warning filters are restored.
+    Warnings about other topics are shown as usual.
 
     Args:
         fn: Function to run, such as one training step, with its own inputs.
@@ -47,7 +49,7 @@ def find_nondeterministic_operations(
 
     Assumes:
         No other thread changes warning filters or torch's flags during the call. Every extension
-        declares its nondeterministic kernels to torch; others are not found.
+        declares its nondeterministic kernels to torch; undeclared kernels are not found.
     """
     calls: dict[tuple[str, str, bool], int] = {}
 
@@ -58,19 +60,19 @@ def find_nondeterministic_operations(
         original_showwarning = warnings.showwarning
 
         def show(message: Any, *rest: Any) -> None:
-            operation = _operation(str(message))
+            operation = _operation_name(str(message))
             if operation is None:
                 original_showwarning(message, *rest)
             else:
                 record(operation, locate_running_code(sys._getframe()), has_ended_run=False)
 
         warnings.showwarning = show  # type: ignore[assignment]
-        # Only for these warnings, so that other filters of the caller stay in effect.
+        # The filter matches only these warnings, so that other filters of the caller have effect.
         warnings.filterwarnings("always", message="(?s).*deterministic")
         try:
             fn()
         except RuntimeError as error:
-            operation = _operation(str(error))
+            operation = _operation_name(str(error))
             if operation is None:
                 raise
             record(operation, locate_error(error), has_ended_run=True)
@@ -82,25 +84,25 @@ def find_nondeterministic_operations(
     )
 
 
-def _operation(message: str) -> str | None:
+def _operation_name(message: str) -> str | None:
     """Return the operation that a message of torch names, or None for another message."""
-    for pattern in (_NO_IMPLEMENTATION, _NONDETERMINISTIC_DEFAULT):
+    for pattern in (_NO_IMPLEMENTATION_PATTERN, _NONDETERMINISTIC_DEFAULT_PATTERN):
         match = pattern.search(message)
         if match:
             return match[1]
-    if _CUBLAS.search(message):
+    if _CUBLAS_PATTERN.search(message):
         return "cuBLAS matrix product without CUBLAS_WORKSPACE_CONFIG"
     return None
 
 
 @contextmanager
 def _warn_about_nondeterminism() -> Iterator[None]:
-    """Let torch warn instead of raise at nondeterministic operations, each time they are called."""
+    """Let torch warn at every call of a nondeterministic operation, instead of raising."""
     was_deterministic = torch.are_deterministic_algorithms_enabled()
     was_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     was_warn_always = torch.is_warn_always_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # torch shows some of these warnings only once per process by default.
+    # By default, torch shows some of these warnings only once per process.
     torch.set_warn_always(True)
     try:
         yield

@@ -9,9 +9,9 @@ from sluice.base.settings import suggest_nearest
 
 
 def _require_value(value: Any) -> Any:
-    parts = value if isinstance(value, list) else [value]
+    items = value if isinstance(value, list) else [value]
     are_numbers = all(
-        isinstance(part, int | float) and not isinstance(part, bool) for part in parts
+        isinstance(item, int | float) and not isinstance(item, bool) for item in items
     )
     if not (are_numbers or isinstance(value, bool | str)):
         raise ValueError(
@@ -26,7 +26,7 @@ Argument = Annotated[bool | int | float | str | list[int | float], BeforeValidat
 
 RESERVED_ARGUMENTS = ("params", "lr", "weight_decay")
 """Arguments that ``optimizer_arguments`` must not contain: the trainer passes ``params``, and the
-other two have separate settings."""
+learning rate and the weight decay have separate settings."""
 
 CHANGEABLE_ARGUMENTS: Mapping[str, frozenset[str]] = {
     "adamw": frozenset({"betas", "eps"}),
@@ -45,22 +45,22 @@ def require_optimizer_name(name: str) -> str:
     """Return the name if it is a known short name or has the form of an import path.
 
     Raises:
-        ValueError: The name is neither.
+        ValueError: The name is not a known short name and has no ':'.
     """
     if name not in CHANGEABLE_ARGUMENTS and ":" not in name:
-        known = list(CHANGEABLE_ARGUMENTS)
+        short_names = list(CHANGEABLE_ARGUMENTS)
         raise ValueError(
-            f"unknown optimizer '{name}'.{suggest_nearest(name, known)} Use one of "
-            f"{', '.join(known)}, or an import path such as 'torch.optim:Adamax'"
+            f"unknown optimizer '{name}'.{suggest_nearest(name, short_names)} Use one of "
+            f"{', '.join(short_names)}, or an import path such as 'torch.optim:Adamax'"
         )
     return name
 
 
 def require_unreserved_arguments(arguments: dict[str, Argument]) -> dict[str, Argument]:
-    """Return the arguments if none of them is reserved.
+    """Return the arguments if no argument is reserved.
 
     Raises:
-        ValueError: 'params', 'lr' or 'weight_decay' is among them.
+        ValueError: The arguments contain 'params', 'lr' or 'weight_decay'.
     """
     reasons = {
         "params": "the trainer passes the network's parameters",
@@ -90,16 +90,16 @@ def with_argument(
     name, dot, index = path.partition(".")
     if not dot:
         return {**arguments, name: value}
-    current = arguments.get(name)
-    if not _has_index(current, index) or not isinstance(value, int | float):
+    current_value = arguments.get(name)
+    if not _has_index(current_value, index) or not isinstance(value, int | float):
         raise ValueError(
             f"'optimizer_arguments.{path}' must replace a number of a list by a number, but the "
-            f"new value is {value!r} and '{name}' is {current!r}: write the whole list of '{name}' "
-            "under optimizer_arguments"
+            f"new value is {value!r} and '{name}' is {current_value!r}: write the whole list of "
+            f"'{name}' under optimizer_arguments"
         )
-    assert isinstance(current, list)  # checked by _has_index
+    assert isinstance(current_value, list)  # checked by _has_index
     position = int(index)
-    return {**arguments, name: [*current[:position], value, *current[position + 1 :]]}
+    return {**arguments, name: [*current_value[:position], value, *current_value[position + 1 :]]}
 
 
 def _has_index(value: object, index: str) -> bool:
@@ -123,8 +123,9 @@ def may_change_argument(argument: str, optimizer: str, arguments: Mapping[str, A
     if argument in RESERVED_ARGUMENTS or isinstance(arguments.get(argument), bool | str):
         return False
     if optimizer == "rmsprop" and argument == "momentum":
-        # torch allocates the momentum buffers in the first step, and only if momentum is above 0.
-        initial = arguments.get("momentum", 0)
-        return isinstance(initial, int | float) and initial > 0
-    known = CHANGEABLE_ARGUMENTS.get(optimizer)
-    return bool(argument) if known is None else argument in known
+        # The momentum of the first epoch must be above 0, because torch allocates the momentum
+        # buffers in the first step, and only then.
+        initial_momentum = arguments.get("momentum", 0)
+        return isinstance(initial_momentum, int | float) and initial_momentum > 0
+    changeable_names = CHANGEABLE_ARGUMENTS.get(optimizer)
+    return bool(argument) if changeable_names is None else argument in changeable_names

@@ -10,19 +10,19 @@ from torch.optim import Optimizer
 
 from sluice.base.errors import ContractError
 
-_FROM_SETTINGS = frozenset({"params", "lr", "weight_decay", "rate_share", "has_own_decay"})
+_KEYS_FROM_SETTINGS = frozenset({"params", "lr", "weight_decay", "rate_share", "has_own_decay"})
 """Keys of a parameter group whose values come from the settings and not from the checkpoint."""
 
-_GROUPS = "param_groups"
+_GROUPS_KEY = "param_groups"
 
 _NUMBER_TYPES = (bool, int, float)
 
 
 def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of an optimizer as tensors by name, and the rest as plain JSON.
+    """Return the tensors of an optimizer's state by name, and all other values as JSON.
 
-    Of the parameter groups, only values that are not arguments of the class are included, such as a
-    step count. Arguments are set from the settings when training resumes.
+    A value of a parameter group, such as a step count, is included only if it is not an argument of
+    the class. Arguments are set from the settings when training resumes.
 
     Returns:
         The live tensors, by 'parameter index/name', and a JSON tree that refers to them by name.
@@ -32,19 +32,20 @@ def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]
             mapping of these.
     """
     tensors: dict[str, Tensor] = {}
-    content = optimizer.state_dict()
-    excluded_keys = _FROM_SETTINGS | _argument_names(type(optimizer).__mro__)
+    state_dict = optimizer.state_dict()
+    excluded_keys = _KEYS_FROM_SETTINGS | _argument_names(type(optimizer).__mro__)
     groups = [
         {key: value for key, value in group.items() if key not in excluded_keys}
-        for group in content[_GROUPS]
+        for group in state_dict[_GROUPS_KEY]
     ]
-    rest = {key: value for key, value in content.items() if key not in ("state", _GROUPS)}
+    other_values = {k: value for k, value in state_dict.items() if k not in ("state", _GROUPS_KEY)}
     class_name = type(optimizer).__name__
     tree = {
-        # torch casts loaded state to the parameter's dtype, which fails for strings.
-        "state": _encode(content["state"], "", tensors, class_name, plain_types=_NUMBER_TYPES),
+        # A string in the state raises an error, because torch casts loaded state to the dtype of
+        # the parameter, which fails for a string.
+        "state": _encode(state_dict["state"], "", tensors, class_name, plain_types=_NUMBER_TYPES),
         "groups": _encode(groups, "groups", tensors, class_name),
-        "rest": _encode(rest, "rest", tensors, class_name),
+        "rest": _encode(other_values, "rest", tensors, class_name),
     }
     return tensors, tree
 
@@ -52,11 +53,11 @@ def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]
 def restore_state(
     optimizer: Optimizer, tensors: Mapping[str, Tensor], tree: Mapping[str, Any]
 ) -> None:
-    """Load the state that ``split_state`` returned into a new optimizer; copy the tensors."""
-    groups = optimizer.state_dict()[_GROUPS]
+    """Load copies of the tensors and the values of ``split_state`` into a new optimizer."""
+    groups = optimizer.state_dict()[_GROUPS_KEY]
     for group, values in zip(groups, _decode(tree["groups"], tensors), strict=True):
         group.update(values)
-    state = {"state": _decode(tree["state"], tensors), _GROUPS: groups}
+    state = {"state": _decode(tree["state"], tensors), _GROUPS_KEY: groups}
     optimizer.load_state_dict(_decode(tree["rest"], tensors) | state)
 
 
@@ -87,16 +88,16 @@ def _encode(
     if isinstance(value, Mapping) and all(isinstance(key, int | str) for key in value):
         return {
             "mapping": [
-                [key, _encode(part, f"{prefix}{key}", tensors, class_name, plain_types=plain_types)]
-                for key, part in value.items()
+                [key, _encode(item, f"{prefix}{key}", tensors, class_name, plain_types=plain_types)]
+                for key, item in value.items()
             ]
         }
     if isinstance(value, list | tuple):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {
             kind: [
-                _encode(part, f"{prefix}{index}", tensors, class_name, plain_types=plain_types)
-                for index, part in enumerate(value)
+                _encode(item, f"{prefix}{index}", tensors, class_name, plain_types=plain_types)
+                for index, item in enumerate(value)
             ]
         }
     raise ContractError(
@@ -113,10 +114,10 @@ def _decode(node: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
         case "tensor":
             return tensors[content].clone()
         case "mapping":
-            return {key: _decode(part, tensors) for key, part in content}
+            return {key: _decode(item, tensors) for key, item in content}
         case "list":
-            return [_decode(part, tensors) for part in content]
+            return [_decode(item, tensors) for item in content]
         case "tuple":
-            return tuple(_decode(part, tensors) for part in content)
+            return tuple(_decode(item, tensors) for item in content)
         case _:
             return content

@@ -1,6 +1,6 @@
 """Builds the optimizer that the settings select, by short name or by import path.
 
-Covers: import and check of the class; its arguments, including those that change during training;
+Covers: import and check of the class; its arguments, also arguments that change during training;
 trial steps on a 2 x 2 parameter before training starts.
 Does not cover: parameter groups, learning rates and weight decay, see ``parameter_groups``.
 """
@@ -34,25 +34,25 @@ OPTIMIZERS: Mapping[str, type[Optimizer]] = {
 """Optimizer classes of torch by the short name used in settings."""
 
 _FUSED_BY_DEFAULT = frozenset({"adamw", "adam"})
-"""Optimizers with a fused kernel on every device, which is used unless the settings select an
-implementation. SGD is excluded, see ``_require_defined_momentum``."""
+"""Optimizers whose fused kernel is the default, because it exists for every device. The settings
+can select another implementation. SGD is excluded, see ``_require_defined_momentum``."""
 
 _IMPLEMENTATION_ARGUMENTS = frozenset({"fused", "foreach", "differentiable"})
 """Arguments of torch's optimizers that select an implementation."""
 
 _GROUP_KEYS = frozenset({"rate_share", "has_own_decay"})
-"""Keys that Sluice adds to parameter groups: the share of the scheduled learning rate, and whether
+"""Keys that Sluice adds to parameter groups: the factor of the scheduled learning rate, and whether
 the workload set the weight decay of the group."""
 
 _NUM_TRIAL_STEPS = 2
-"""Number of steps that are tried: the first creates the optimizer state, the second uses it."""
+"""Number of steps of a trial. The first step creates the optimizer state, which the second uses."""
 
 
 def require_optimizer(settings: TrainSettings) -> None:
-    """Refuse an optimizer that cannot train, by trying it on a 2 x 2 parameter.
+    """Try the optimizer on a 2 x 2 parameter, and raise if it cannot train.
 
-    The trial runs two steps with the arguments of the first epoch and with those after each change,
-    and stores and restores the optimizer state.
+    One trial uses the arguments of the first epoch, and another trial the arguments after each
+    change. A trial runs two steps, and stores and restores the optimizer state.
 
     Args:
         settings: Optimizer, its arguments, and the changes during training.
@@ -103,7 +103,7 @@ def build_optimizer(groups: list[dict[str, Any]], settings: TrainSettings) -> Op
 
 
 def set_changing_arguments(optimizer: Optimizer, settings: TrainSettings) -> None:
-    """Set the arguments that change during training to their values in effect.
+    """Set the arguments that change during training to their values in this epoch.
 
     Args:
         optimizer: An optimizer from ``build_optimizer``.
@@ -128,16 +128,17 @@ def takes_weight_decay(settings: TrainSettings) -> bool:
 def _optimizer_class(name: str) -> type[Optimizer]:
     if name in OPTIMIZERS:
         return OPTIMIZERS[name]
-    imported = import_object(name, what="optimizer")
-    # Checked before the call, because a settings file must not be able to call any other function.
-    if not (isinstance(imported, type) and issubclass(imported, Optimizer)):
-        kind = imported if isinstance(imported, type) else type(imported)
+    imported_object = import_object(name, what="optimizer")
+    # The class is checked before it is called, because a settings file must not be able to call any
+    # other function.
+    if not (isinstance(imported_object, type) and issubclass(imported_object, Optimizer)):
+        kind = imported_object if isinstance(imported_object, type) else type(imported_object)
         raise SettingsError(
             f"The optimizer '{name}' must be a subclass of torch.optim.Optimizer, got "
             f"{kind.__module__}.{kind.__qualname__}.",
             fix="Let the class inherit from torch.optim.Optimizer, or use another optimizer.",
         )
-    return imported
+    return imported_object
 
 
 def _construct(
@@ -163,7 +164,7 @@ def _construct(
             raise
         raise SettingsError(
             f"The optimizer '{name}' refuses its arguments: {_error_text(error)}.",
-            fix="Correct training.optimizer_arguments. It takes: "
+            fix="Correct training.optimizer_arguments. The optimizer takes: "
             f"{', '.join(settable_arguments) or 'none'}.",
         ) from error
 
@@ -171,7 +172,8 @@ def _construct(
 def _require_defined_momentum(
     cls: type[Optimizer], settings: TrainSettings, passed_arguments: Mapping[str, Any]
 ) -> None:
-    # torch 2.13 skips a first step that overflows, and then reads uninitialised momentum.
+    # The fused SGD of torch 2.13 skips a first step that overflows, and then reads uninitialised
+    # momentum.
     if (
         settings.precision == "fp16"
         and passed_arguments.get("fused")
@@ -194,7 +196,7 @@ def _require_known_arguments(
 ) -> None:
     if "lr" not in accepted_names:
         raise SettingsError(
-            f"The optimizer '{name}' must take the argument lr. It takes: "
+            f"The optimizer '{name}' must take the argument lr, but its arguments are: "
             f"{', '.join(accepted_names)}.",
             cause="The trainer sets the learning rate at every step by its schedule.",
             fix="Use another optimizer, or let the class take lr and read it from its parameter "
@@ -205,13 +207,13 @@ def _require_known_arguments(
             raise SettingsError(
                 f"The optimizer '{name}' does not take the argument "
                 f"'{argument}'.{suggest_nearest(argument, settable_arguments)}",
-                fix="Correct training.optimizer_arguments. It takes: "
+                fix="Correct training.optimizer_arguments. The optimizer takes: "
                 f"{', '.join(settable_arguments) or 'none'}.",
             )
 
 
 def _accepted_arguments(cls: type[Optimizer]) -> tuple[list[str], bool]:
-    """Return the arguments of a class, and whether ``**kwargs`` may accept others.
+    """Return the arguments of a class, and whether ``**kwargs`` may accept other arguments.
 
     A class with ``**kwargs`` also has the arguments of its base classes.
     """
@@ -228,7 +230,7 @@ def _accepted_arguments(cls: type[Optimizer]) -> tuple[list[str], bool]:
 
 
 def _arguments_over_time(settings: TrainSettings) -> list[dict[str, Argument]]:
-    """Return the arguments of the first epoch, and those after each change of an argument."""
+    """Return the arguments of the first epoch, and the arguments after each change."""
     arguments = [settings.optimizer_arguments]
     for change in settings.changes:
         if change.optimizer_arguments:
@@ -248,14 +250,15 @@ def _changing_arguments(settings: TrainSettings) -> dict[str, Argument]:
 def _require_changing_arguments_in_groups(optimizer: Optimizer, settings: TrainSettings) -> None:
     for name, value in _changing_arguments(settings).items():
         for group in optimizer.param_groups:
-            current: Any = group.get(name)
-            has_same_form = _is_number(value) and _is_number(current)
-            if isinstance(value, list) and isinstance(current, tuple | list):
-                has_same_form = len(value) == len(current)
+            current_value: Any = group.get(name)
+            has_same_form = _is_number(value) and _is_number(current_value)
+            if isinstance(value, list) and isinstance(current_value, tuple | list):
+                has_same_form = len(value) == len(current_value)
             if not has_same_form:
                 raise SettingsError(
                     f"The argument '{name}' of the optimizer '{settings.optimizer}' cannot change "
-                    f"to {value!r} during training: the parameter groups contain {current!r}.",
+                    f"to {value!r} during training: the parameter groups contain "
+                    f"{current_value!r}.",
                     cause="Only numbers that the class reads from its parameter groups at every "
                     "step can change.",
                     fix=f"Remove '{name}' from training.changes.",

@@ -42,15 +42,15 @@ def train_members(
 
     Where the fold runs are trained depends on ``compute``:
 
-    1. ``ranks_per_training`` above 1: on Ray, one fold run after another, each in that number of
+    1. ``ranks_per_training`` above 1: on Ray, one fold run after another, each in this number of
        processes.
-    2. With an address or reserved GPUs: on Ray. The device 'auto' is the GPU if one is reserved.
+    2. With an address or reserved GPUs: on Ray. The device 'auto' is the reserved GPU, or the CPU.
     3. ``workers`` is 1: in this process, so that a debugger can be used.
     4. Otherwise: in processes of this machine, because Ray would cost seconds and half a gigabyte
        without a benefit.
 
     Worker processes have a fixed hash seed. So code that iterates over sets gives the same result
-    in all of them, but possibly another one in this process (case 3).
+    in every worker process, but possibly another result in this process (case 3).
 
     Args:
         specs: The fold runs. On a cluster, their ``runs`` and ``artifacts`` must be shared folders.
@@ -68,9 +68,9 @@ def train_members(
         Interrupted: The user stopped the training (Ctrl-C); all its processes have ended.
     """
     num_ranks = compute.ranks_per_training
-    on_ray = compute.address is not None or compute.gpus_per_worker > 0 or num_ranks > 1
+    uses_ray = compute.address is not None or compute.gpus_per_worker > 0 or num_ranks > 1
     specs = [dataclasses.replace(spec, num_ranks=num_ranks) for spec in specs]
-    specs = [_for_ray(spec, compute) if on_ray else spec for spec in specs]
+    specs = [_resolve_for_ray(spec, compute) if uses_ray else spec for spec in specs]
     specs.sort(key=lambda spec: (spec.seed, spec.fold.fold_id))
     finished_members: dict[int, Member] = {}
     for index, spec in enumerate(specs):
@@ -92,18 +92,18 @@ def train_members(
             _fit_on_ranks(
                 specs, remaining_indices, finished_members, on_event, compute=compute, clock=clock
             )
-        elif not on_ray and compute.workers == 1:
+        elif not uses_ray and compute.workers == 1:
             for index in remaining_indices:
                 finished_members[index] = fit_fold_run(specs[index], on_event, clock)
         elif remaining_indices:
             with _open_pool(
-                [specs[index] for index in remaining_indices], compute, on_ray=on_ray
+                [specs[index] for index in remaining_indices], compute, uses_ray=uses_ray
             ) as pool:
                 _run_in_pool(pool, specs, remaining_indices, finished_members, on_event)
     return [finished_members[index] for index in range(len(specs))], num_reused
 
 
-def _for_ray(spec: FoldRunSpec, compute: ComputeSettings) -> FoldRunSpec:
+def _resolve_for_ray(spec: FoldRunSpec, compute: ComputeSettings) -> FoldRunSpec:
     """Return the fold run with a resolved device and absolute paths, equal on every machine."""
     device = device_on_ray(spec.training.device, gpus_per_worker=compute.gpus_per_worker)
     return dataclasses.replace(
@@ -123,7 +123,7 @@ def _fit_on_ranks(
     compute: ComputeSettings,
     clock: Clock,
 ) -> None:
-    with join_ray(compute):  # started once for all fold runs: a start takes seconds
+    with join_ray(compute):  # once for all fold runs, because a start of Ray takes seconds
         joined_compute = compute.model_copy(update={"address": None})
         for index in remaining_indices:
             finished_members[index] = train_fold_run_on_ranks(
@@ -132,9 +132,9 @@ def _fit_on_ranks(
 
 
 def _open_pool(
-    specs: Sequence[FoldRunSpec], compute: ComputeSettings, *, on_ray: bool
+    specs: Sequence[FoldRunSpec], compute: ComputeSettings, *, uses_ray: bool
 ) -> AbstractContextManager[JobPool]:
-    if not on_ray:
+    if not uses_ray:
         return open_process_pool(compute, max_workers=len(specs), imports=_PRELOADED_MODULES)
     folders = sorted({folder for spec in specs for folder in (spec.runs, spec.artifacts)})
     return open_ray_pool(
@@ -168,33 +168,35 @@ def _run_in_pool(
                     ended_indices.add(index)
             case JobResult(key=int(index), result=Member() as member):
                 finished_members[index] = member
-            case WorkerLost(key=int(index)) as lost:
-                if not lost.will_retry:
-                    error = _retries_exhausted_error(specs[index], lost)
+            case WorkerLost(key=int(index)) as worker_lost:
+                if not worker_lost.will_retry:
+                    error = _retries_exhausted_error(specs[index], worker_lost)
                     on_event(failed_event(specs[index], epochs_done[index], error))
                     raise error
-                reason = f"its {lost.description}"
+                reason = f"its {worker_lost.description}"
                 on_event(fold_run_event(specs[index], "lost", epochs_done[index], reason=reason))
 
 
-def _retries_exhausted_error(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFailed:
-    count = f", {lost.num_times_lost} times in total" if lost.num_times_lost > 1 else ""
+def _retries_exhausted_error(spec: FoldRunSpec, worker_lost: WorkerLost) -> TrainingFailed:
+    num_times = worker_lost.num_times_lost
+    times_lost = f", {num_times} times in total" if num_times > 1 else ""
     return TrainingFailed(
-        f"{spec.name}: its {lost.description}{count}.",
-        cause=lost.cause,
+        f"{spec.name}: its {worker_lost.description}{times_lost}.",
+        cause=worker_lost.cause,
         fix="If memory is short, lower workers or batch_rows. To debug an error, set workers to 1: "
         "the fold runs are then trained in the process of the run. Then run again: finished fold "
-        "runs are kept, and this one resumes from its last checkpoint.",
+        "runs are kept, and this fold run resumes from its last checkpoint.",
     )
 
 
 @contextmanager
-def _interruptible(total: int, finished_members: dict[int, Member]) -> Iterator[None]:
+def _interruptible(num_fold_runs: int, finished_members: dict[int, Member]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted(
-            f"Training was stopped with {len(finished_members)} of {total} fold runs finished.",
+            f"Training was stopped with {len(finished_members)} of {num_fold_runs} fold runs "
+            "finished.",
             fix="Run again to continue: finished fold runs are kept, and started fold runs resume "
             "from their last checkpoint.",
         ) from None

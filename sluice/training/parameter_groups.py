@@ -25,7 +25,7 @@ def complete_groups(groups: ParameterGroups, settings: TrainSettings) -> list[di
 
     Args:
         groups: As returned by ``Workload.parameter_groups``; ``params`` may be an iterator.
-        settings: Provide the weight decay of groups without one.
+        settings: Provide the weight decay of groups that have no weight decay.
 
     Raises:
         ContractError: A group has an unknown key or no ``params``, a value is out of range, or all
@@ -51,7 +51,8 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
     Args:
         groups: Groups with ``params`` and optionally ``weight_decay`` and ``rate_share``, a factor
             by which the scheduled learning rate is multiplied.
-        settings: Optimizer and arguments, peak rate, and the weight decay of groups without one.
+        settings: Optimizer, its arguments, peak learning rate, and the weight decay of groups that
+            have no weight decay.
 
     Raises:
         ContractError: As for ``complete_groups``, or a parameter is in two groups.
@@ -79,7 +80,7 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
 
 
 def set_weight_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
-    """Set the weight decay of every group for which the workload did not set it.
+    """Set the weight decay of every group for which the workload set no weight decay.
 
     Does nothing for an optimizer without weight decay.
     """
@@ -89,17 +90,17 @@ def set_weight_decay(optimizer: torch.optim.Optimizer, decay: float) -> None:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every group to its share of ``rate``."""
+    """Set the learning rate of every group to ``rate`` times the ``rate_share`` of the group."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["rate_share"]
 
 
 def _require_no_decay(groups: Sequence[Mapping[str, Any]], settings: TrainSettings) -> None:
-    """Refuse a weight decay that would be ignored, except the default of the settings."""
-    default = TrainSettings.model_fields["weight_decay"].default
+    """Raise if a weight decay would be ignored; the default of the settings is accepted."""
+    default_decay = TrainSettings.model_fields["weight_decay"].default
     decays = [settings.weight_decay, *(change.weight_decay for change in settings.changes)]
     decays += [group["weight_decay"] for group in groups]
-    ignored_decays = [decay for decay in decays if decay not in (None, 0, default)]
+    ignored_decays = [decay for decay in decays if decay not in (None, 0, default_decay)]
     if ignored_decays:
         raise SettingsError(
             f"The optimizer '{settings.optimizer}' does not support weight decay, but a weight "
@@ -114,11 +115,11 @@ def _complete_group(
 ) -> dict[str, Any]:
     unknown_keys = [str(key) for key in group if key not in (*_ALLOWED_KEYS, "has_own_decay")]
     if unknown_keys or "params" not in group:
-        got = ", ".join(f"'{key}'" for key in group) or "no key"
+        key_names = ", ".join(f"'{key}'" for key in group) or "no key"
         hint = suggest_nearest(unknown_keys[0], list(_ALLOWED_KEYS)) if unknown_keys else ""
         raise ContractError(
             f"Parameter group {index} must have 'params' and may have 'weight_decay' and "
-            f"'rate_share', got {got}.{hint}",
+            f"'rate_share', got {key_names}.{hint}",
             cause="All other options of the optimizer come from the training settings.",
             fix="Correct the keys that parameter_groups() returns.",
         )
@@ -126,7 +127,7 @@ def _complete_group(
     completed_group = {
         "params": [params] if isinstance(params, Tensor) else list(params),
         "weight_decay": group.get("weight_decay", settings.weight_decay),
-        # The group has this key already if it was completed before.
+        # A group that was completed before already has this key.
         "has_own_decay": group.get("has_own_decay", "weight_decay" in group),
         "rate_share": group.get("rate_share", 1.0),
     }

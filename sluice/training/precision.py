@@ -4,7 +4,7 @@ Weights, accumulated gradients, the optimizer and the loss are always in fp32; t
 backward pass of the network use the lower precision. In fp16, small gradients would become 0.
 Therefore the loss is multiplied by a scale, and the gradients are divided by the scale before
 clipping. If the gradients of a step overflow, the step is skipped and the scale is halved. After
-2,000 finite steps the scale is doubled.
+2,000 consecutive steps with finite gradients, the scale is doubled.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class ScaleState:
     scale: float = 65_536.0
     """Factor by which the loss is multiplied."""
     age_steps: int = 0
-    """Number of finite steps since the scale last changed."""
+    """Number of consecutive steps with finite gradients since the scale last changed."""
     failed_in_a_row: int = 0
     """Number of consecutive skipped steps up to now."""
 
@@ -39,7 +39,7 @@ class ScaleState:
 class MixedPrecision:
     """Forward pass, backward pass and optimizer step with the configured precision.
 
-    In fp32 these are the unmodified calls of torch.
+    In fp32, the methods are unmodified calls of torch.
 
     Args:
         state: Initial state.
@@ -72,8 +72,8 @@ class MixedPrecision:
     def forward(self, model: nn.Module, x: ModelInput) -> Tensor:
         """Return the output of ``model`` in fp32, so that the loss is computed in fp32."""
         if self.precision == "fp32":
-            plain: Tensor = model(x)
-            return plain
+            fp32_output: Tensor = model(x)
+            return fp32_output
         dtype = _LOW_PRECISION_DTYPES[self.precision]
         with (
             _without_unsupported_one_dnn(dtype, self._device),
@@ -83,7 +83,7 @@ class MixedPrecision:
         return output.float() if output.dtype == dtype else output
 
     def backward(self, loss: Tensor) -> None:
-        """Accumulate the gradient of ``loss``, multiplied by the loss scale if there is one."""
+        """Accumulate the gradient of ``loss``, which is first multiplied by the fp16 loss scale."""
         scaled_loss = loss if self._scaler is None else self._scaler.scale(loss)
         if self.precision == "fp32":
             scaled_loss.backward()
@@ -130,7 +130,7 @@ class MixedPrecision:
 def _without_unsupported_one_dnn(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
     """Disable oneDNN on CPUs for which it has no kernel for recurrent layers in ``dtype``.
 
-    oneDNN has no such kernel for fp16, and one for bf16 only on CPUs with AVX-512.
+    For fp16, oneDNN has no such kernel. For bf16, it has a kernel only on CPUs with AVX-512.
     """
     one_dnn = torch.backends.mkldnn
     was_enabled = one_dnn.enabled

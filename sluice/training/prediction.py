@@ -32,15 +32,15 @@ from sluice.training.device import device_of
 from sluice.workloads.examples import Examples
 
 _MAX_CHUNK_ROWS = 4096
-"""Maximum number of rows scored at once. It bounds memory and affects the bits, so it is not a
-setting."""
+"""Maximum number of rows that are scored at once, to limit the memory. It affects the bits, so it
+is not a setting."""
 
 _CHUNK_BYTES = 4 * 2**20
 """Target size of the inputs of a chunk of a row source [bytes]."""
 
 _OUTPUT_BYTES = 32 * 2**20
 """Target size of the outputs of a chunk [bytes], for example 64 texts of 64 tokens and a vocabulary
-of 2,048. Losses need a few times as much."""
+of 2,048. The computation of losses needs a few times this memory."""
 
 _NUM_MEASURED_ROWS = 16
 """Number of rows on which the size of a row is measured."""
@@ -49,8 +49,9 @@ _NUM_MEASURED_ROWS = 16
 def predict(model: nn.Module, x: ModelInput | RowSource) -> Tensor:
     """Return the predictions for all rows of ``x``, in row order, in fp32.
 
-    The predictions are computed chunk by chunk, and returned on the device of the model. A chunk of
-    a tensor has 4,096 rows; a chunk of another source has at most 4,096 rows and about 4 MiB.
+    The predictions are computed chunk by chunk, and returned on the device of the model. If ``x``
+    is a tensor, a chunk has 4,096 rows. Otherwise, a chunk has at most 4,096 rows and inputs of
+    about 4 MiB.
     """
     source = DictRows(x) if isinstance(x, dict) else x
     was_training = model.training
@@ -107,14 +108,14 @@ def mean_loss(
 def rows_per_chunk(source: Tensor | RowSource, model: nn.Module | None = None) -> int:
     """Return the number of rows of a chunk: a pure function of the source and the model's outputs.
 
-    The size of a row is measured on evenly spaced rows. They are read together, so their padding
-    counts.
+    The size of a row is measured on evenly spaced rows. These rows are read as one batch, so the
+    size includes padding.
 
     Args:
         source: Inputs.
-        model: Network whose outputs are bounded too, because those of a language model are much
-            larger than its inputs; None for the inputs only. If the source is a tensor of floats,
-            outputs are not measured.
+        model: Network whose outputs limit a chunk, too: the outputs of a language model are much
+            larger than its inputs. None to measure only the inputs. If the source is a tensor of
+            floats, nothing is measured.
     """
     if not len(source) or (
         isinstance(source, Tensor) and (model is None or source.is_floating_point())
@@ -124,7 +125,7 @@ def rows_per_chunk(source: Tensor | RowSource, model: nn.Module | None = None) -
     batch = gather(source, rows)
     chunk_size = _MAX_CHUNK_ROWS
     if not isinstance(source, Tensor):
-        num_bytes = sum(part.nbytes for part in input_parts(batch))
+        num_bytes = sum(tensor.nbytes for tensor in input_parts(batch))
         chunk_size = min(chunk_size, _CHUNK_BYTES * len(rows) // max(num_bytes, 1))
     if model is not None:
         was_training = model.training
@@ -138,7 +139,9 @@ def rows_per_chunk(source: Tensor | RowSource, model: nn.Module | None = None) -
 
 
 class PredictedRows:
-    """Outputs of a network as a row source: computed when they are read, and returned on the CPU.
+    """Row source of the outputs of a network, which are computed when they are read.
+
+    The outputs are returned on the CPU.
 
     Args:
         model: Network.
@@ -184,9 +187,10 @@ def iter_outputs(
         y: Targets of these examples.
     """
     num_rows = len(y)
-    sample = spread_rows(num_rows, _NUM_MEASURED_ROWS)
-    num_bytes = max(gather_tensor(s, sample, what="outputs").nbytes for s in sources)
-    chunk_size = min(_MAX_CHUNK_ROWS, max(1, _OUTPUT_BYTES * len(sample) // max(num_bytes, 1)))
+    measured_rows = spread_rows(num_rows, _NUM_MEASURED_ROWS)
+    num_bytes = max(gather_tensor(s, measured_rows, what="outputs").nbytes for s in sources)
+    max_rows = _OUTPUT_BYTES * len(measured_rows) // max(num_bytes, 1)
+    chunk_size = min(_MAX_CHUNK_ROWS, max(1, max_rows))
     for start in range(0, num_rows, chunk_size):
         rows = torch.arange(start, min(start + chunk_size, num_rows))
         yield OutputChunk(
@@ -217,13 +221,13 @@ def read_in_chunks(source: Tensor | RowSource) -> Iterator[ModelInput]:
 def _predict_chunks(
     model: nn.Module, source: Tensor | RowSource, chunk_size: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the first row and the output of every chunk."""
+    """Yield the number of the first row, and the output, of every chunk."""
     num_rows = len(source)
     device = device_of(model, source.device if isinstance(source, Tensor) else torch.device("cpu"))
     description = f"predicting {num_rows} rows, {min(num_rows, chunk_size)} at once"
     for start in range(0, max(num_rows, 1), chunk_size):
         x = _read_inputs(source, start, start + chunk_size)
-        # Not around the yield: the caller's code would run in inference mode.
+        # The context ends before the yield, so that the caller's code is not in inference mode.
         with (
             torch.inference_mode(),
             explain_out_of_memory(description, prediction_memory_advice, cause=PREDICTION_CAUSE),

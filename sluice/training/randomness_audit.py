@@ -27,13 +27,13 @@ _MIN_SYSTEM_ENTROPY = 2**64
 """Smallest entropy with which a NumPy generator counts as not seeded. Without a seed, NumPy takes
 128 bits of entropy from the system; seeds derived by Sluice have 63 bits."""
 
-_MT_WORDS = 624
-"""Number of words in the state of a Mersenne Twister, and of numbers that it generates at a
-time."""
+_NUM_MT_WORDS = 624
+"""Number of words in the state of a Mersenne Twister. One update of the state yields this number of
+random numbers."""
 
-_MAX_REFILLS = 1000
-"""Number of times that the state of a Mersenne Twister is advanced by 624 numbers to compare it
-with the state of a global generator."""
+_MAX_STATE_ADVANCES = 1000
+"""Maximum number of times that a seeded Mersenne Twister is advanced by 624 numbers. After each
+time, its state is compared with the state of a global generator."""
 
 
 class RandomSource(Record):
@@ -42,9 +42,9 @@ class RandomSource(Record):
     name: str
     status: Status = Field(
         description="'seeded': the source has the expected seed, or is a generator object with any "
-        "seed; 'other seed': it has a different seed; 'not seeded': it gives different numbers in "
-        "every process, or has the library's default seed; 'unknown': the seed cannot be "
-        "determined; 'not started': it belongs to an accelerator that was not used."
+        "seed; 'other seed': a source with a different seed; 'not seeded': a source that gives "
+        "different numbers in every process, or has the library's default seed; 'unknown': the "
+        "seed cannot be determined; 'not started': a source of an accelerator that was not used."
     )
     detail: str = Field(description="The recognised seed, or why no seed was recognised.")
 
@@ -120,51 +120,52 @@ def audit_randomness(
 
 def _audit_python(seed: int) -> RandomSource:
     expected_generator = random.Random(seed)
-    words = np.array(random.getstate()[1][:_MT_WORDS], np.uint32)
+    state_words = np.array(random.getstate()[1][:_NUM_MT_WORDS], np.uint32)
 
-    def refills() -> Iterator[NDArray[np.uint32]]:
+    def seeded_states() -> Iterator[NDArray[np.uint32]]:
         while True:
-            yield np.array(expected_generator.getstate()[1][:_MT_WORDS], np.uint32)
-            expected_generator.getrandbits(32 * _MT_WORDS)
+            yield np.array(expected_generator.getstate()[1][:_NUM_MT_WORDS], np.uint32)
+            expected_generator.getrandbits(32 * _NUM_MT_WORDS)
 
-    return _compare_states("Python random", words, refills(), seed)
+    return _compare_states("Python random", state_words, seeded_states(), seed)
 
 
 def _audit_numpy(seed: int) -> RandomSource:
     expected_generator = np.random.RandomState(seed % 2**32)
-    words = rng_state()["numpy"].numpy().astype(np.uint32)
+    state_words = rng_state()["numpy"].numpy().astype(np.uint32)
 
-    def refills() -> Iterator[NDArray[np.uint32]]:
+    def seeded_states() -> Iterator[NDArray[np.uint32]]:
         while True:
             state: Any = expected_generator.get_state(legacy=False)
             yield state["state"]["key"]
-            expected_generator.bytes(4 * _MT_WORDS)
+            expected_generator.bytes(4 * _NUM_MT_WORDS)
 
-    return _compare_states("NumPy global", words, refills(), seed % 2**32)
+    return _compare_states("NumPy global", state_words, seeded_states(), seed % 2**32)
 
 
 def _compare_states(
     name: str,
-    words: NDArray[np.uint32],
-    refills: Iterator[NDArray[np.uint32]],
+    state_words: NDArray[np.uint32],
+    seeded_states: Iterator[NDArray[np.uint32]],
     seed: int,
 ) -> RandomSource:
-    """Return whether the state ``words`` of a generator is among the states after ``seed``.
+    """Return whether the state of a generator is among the states after ``seed``.
 
     Args:
         name: Name of the source.
-        words: Current state of the generator.
-        refills: States of a new generator with the seed, each 624 numbers after the previous one.
+        state_words: Current state of the generator.
+        seeded_states: States of a new generator with the seed, at intervals of 624 numbers.
         seed: Expected seed.
     """
-    for refill in itertools.islice(refills, _MAX_REFILLS + 1):
-        if np.array_equal(words, refill):
+    for seeded_state in itertools.islice(seeded_states, _MAX_STATE_ADVANCES + 1):
+        if np.array_equal(state_words, seeded_state):
             return RandomSource(name=name, status="seeded", detail=f"seed {seed}")
+    max_numbers = _MAX_STATE_ADVANCES * _NUM_MT_WORDS
     return RandomSource(
         name=name,
         status="unknown",
-        detail=f"not in the state after seed {seed} and up to {_MAX_REFILLS * _MT_WORDS:,} "
-        "numbers: never seeded, seeded with another seed, or more numbers were generated",
+        detail=f"not in the state after seed {seed} and up to {max_numbers:,} numbers: never "
+        "seeded, seeded with another seed, or more numbers were generated",
     )
 
 
@@ -199,9 +200,9 @@ def _audit_hash_seed(start_environment: Mapping[str, str] | None) -> RandomSourc
         import psutil
 
         start_environment = psutil.Process(os.getpid()).environ()
-    text = start_environment.get("PYTHONHASHSEED", "")
-    if re.fullmatch(r"\d+", text):
-        return RandomSource(name="PYTHONHASHSEED", status="seeded", detail=f"seed {text}")
+    hash_seed = start_environment.get("PYTHONHASHSEED", "")
+    if re.fullmatch(r"\d+", hash_seed):
+        return RandomSource(name="PYTHONHASHSEED", status="seeded", detail=f"seed {hash_seed}")
     return RandomSource(
         name="PYTHONHASHSEED",
         status="not seeded",
@@ -230,7 +231,7 @@ def _audit_loader(name: str, loader: DataLoader[Any]) -> RandomSource:
         return RandomSource(
             name=name,
             status="not seeded",
-            detail="no generator: the loader uses torch's global one at every pass",
+            detail="no generator: the loader uses torch's global generator at every pass",
         )
     return _torch_generator_source(name, loader.generator)
 

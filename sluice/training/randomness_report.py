@@ -24,17 +24,18 @@ from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Workload
 
-_STAGES = {
+_SEED_LABELS = {
     "initial weights": "init",
     "row order of epoch 1": "order_1",
     "dropout": "dropout",
     "loader processes": "loader",
 }
-"""Uses of random numbers in a training, each with the argument ``stage`` of ``derive_seed``."""
+"""Uses of random numbers in a training, each with the label from which ``derive_seed`` derives the
+seed."""
 
 _FIXES = {
     "PYTHONHASHSEED": " If your code iterates over sets of strings, start this process with "
-    "PYTHONHASHSEED=0, as worker processes are.",
+    "PYTHONHASHSEED=0. Sluice starts its worker processes with this value.",
 }
 
 
@@ -43,7 +44,7 @@ class RandomnessReport(Record):
 
     audit: RandomnessAudit = Field(description="State of the sources inside a fold run.")
     draws: tuple[OperationDraws, ...] = Field(
-        description="Global generators whose state each part of the workload changed."
+        description="For each operation of the workload, the global generators that it changed."
     )
     shared: tuple[SharedGenerator, ...] = Field(
         description="Generators that several operations share."
@@ -52,13 +53,13 @@ class RandomnessReport(Record):
         description="Operations without a deterministic implementation that were called in an "
         "epoch of training on one batch."
     )
-    findings: tuple[str, ...] = Field(description="Problems found, one sentence each.")
+    findings: tuple[str, ...] = Field(description="Texts of the problems that were found.")
 
 
 def examine_randomness(
     workload: Workload, model_settings: ModelSettings, training: TrainSettings, *, seed: int
 ) -> RandomnessReport:
-    """Run every part of ``workload``, with a training on one batch, and report what was random.
+    """Run every operation of a workload, train on one batch, and report what was random.
 
     The caller's generators are neither read nor changed.
 
@@ -73,18 +74,18 @@ def examine_randomness(
         Exception: Any exception of the workload's code.
     """
     run_seed = derive_seed(seed, "unit")  # as in ``train_fold_run``
-    parts = _WorkloadParts(workload, model_settings, training, seed)
+    run = _WorkloadRun(workload, model_settings, training, seed)
     has_augmentation = workload.augmentation is not None
-    stages = _STAGES | ({"augmentation of epoch 1": "augment_1"} if has_augmentation else {})
+    labels = _SEED_LABELS | ({"augmentation of epoch 1": "augment_1"} if has_augmentation else {})
     with RandomStream(run_seed).active():
-        draws, shared = record_generator_use(parts.operations, {})
-        nondeterministic = find_nondeterministic_operations(parts.fit)
+        draws, shared = record_generator_use(run.operations, {})
+        nondeterministic = find_nondeterministic_operations(run.fit)
     with RandomStream(run_seed).active(), deterministic():
         audit = audit_randomness(
             seed=run_seed,
             generators={
-                name: torch.Generator().manual_seed(derive_seed(seed, stage))
-                for name, stage in stages.items()
+                name: torch.Generator().manual_seed(derive_seed(seed, label))
+                for name, label in labels.items()
             },
             loaders={},
         )
@@ -97,8 +98,8 @@ def examine_randomness(
     )
 
 
-class _WorkloadParts:
-    """The parts of a workload as operations, in the order in which a run calls them."""
+class _WorkloadRun:
+    """Runs the operations of a workload, in the order of a pipeline run."""
 
     def __init__(
         self, workload: Workload, model: ModelSettings, training: TrainSettings, seed: int
@@ -137,9 +138,9 @@ class _WorkloadParts:
 
     def _augment(self) -> None:
         rows = torch.arange(len(self._rows))
-        copied = self._rows.take(rows)  # the augmentation may change them in place
+        copied_rows = self._rows.take(rows)  # the augmentation may change rows in place
         seeds = example_seeds(rows, seed=self._seed, epoch=1)
-        self._workload.augment(copied.inputs, copied.targets, seeds)
+        self._workload.augment(copied_rows.inputs, copied_rows.targets, seeds)
 
     def fit(self) -> None:
         """Train for one epoch on one batch."""

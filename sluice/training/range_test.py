@@ -1,4 +1,4 @@
-"""The learning-rate range test: finds the rate that lowers the loss fastest, before training.
+"""The learning-rate range test: finds the learning rate that lowers the loss fastest.
 
 Shape legend: N = steps.
 """
@@ -40,7 +40,7 @@ not decide."""
 
 
 class RangePoint(Record):
-    """One learning rate that was tried, and the loss after it."""
+    """One learning rate of the test, and the loss after a step at this rate."""
 
     rate: float
     loss: float = Field(description="Loss of the next batch, after the step at this rate.")
@@ -60,9 +60,11 @@ class RangeTest(Record):
         description="Rate of the lowest smoothed loss; too high to train with."
     )
     ended: RangeTestEnd = Field(description="Reason why the test ended.")
-    ended_at_rate: float = Field(description="Last rate tried.")
+    ended_at_rate: float = Field(description="Last learning rate of the test.")
     start_loss: float = Field(description="Loss of the first batch, before the first step.")
-    curve: tuple[RangePoint, ...] = Field(description="Rates after which the loss was finite.")
+    curve: tuple[RangePoint, ...] = Field(
+        description="One point for each learning rate after which the loss was finite."
+    )
     window_steps: int = Field(description="Width of the windows of ``curve`` [steps].")
     summary: str
     fix: str = Field(
@@ -92,8 +94,8 @@ def range_test(
        ``confidence``. The error probability is divided by the number of windows and widths.
 
     If both hold for no window of width ``window_decades``, windows of twice and four times the
-    width are tried. If they hold for none of these, there is no descent. The rate of the lowest
-    loss is not selected: there the loss has already stopped decreasing, at the edge of stability.
+    width are tried. If both hold for no window at all, the curve has no descent. The rate of the
+    lowest loss is not selected, because a training at this rate is close to instability.
 
     Everything runs on copies: model, optimizer, gradients and the caller's random generators do not
     change. For the same curve on every machine, run inside
@@ -108,8 +110,8 @@ def range_test(
         seed: Base seed, from which the seeds of row order and dropout are derived.
         groups: The parameters to fit, as for ``train``; one group of all trainable parameters if
             None.
-        optimizer: Optimizer to use instead of that of ``training``. The ratios of the learning
-            rates of its groups are kept.
+        optimizer: Optimizer to use instead of the optimizer of ``training``. The ratios between the
+            learning rates of its groups are kept.
 
     Raises:
         TrainingFailed: The loss is not finite before the first step.
@@ -132,7 +134,7 @@ def range_test(
         groups = [{"params": trainable}] if groups is None else groups
         optimizer = make_optimizer(groups, training)
     _require_model_parameters(model, optimizer)
-    # Both are copied in one call, so that the copied optimizer updates the copied parameters.
+    # One call copies model and optimizer, so that the copied optimizer updates the copied model.
     model, optimizer = copy.deepcopy((model, optimizer))
     rate_N = np.geomspace(settings.lowest_rate, settings.highest_rate, settings.num_steps)
     with RandomStream(derive_seed(seed, "range_test_dropout")).active():
@@ -157,9 +159,9 @@ def _run_steps(
     training: TrainSettings,
     seed: int,
 ) -> Iterator[float]:
-    """Yield the loss before any step and after the step at each rate, until it diverges."""
+    """Yield the loss before the first step and after the step at each rate, until it diverges."""
     model.train()
-    rate_shares = _rate_shares(optimizer)
+    rate_factors = _rate_factors(optimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     batches = _iter_batch_rows(len(train), training.batch_rows, seed)
     losses: list[float] = []
@@ -180,8 +182,8 @@ def _run_steps(
             return
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, training.clip_norm)
-        for group, share in zip(optimizer.param_groups, rate_shares, strict=True):
-            group["lr"] = float(rate) * share
+        for group, factor in zip(optimizer.param_groups, rate_factors, strict=True):
+            group["lr"] = float(rate) * factor
         optimizer.step()
 
 
@@ -189,12 +191,12 @@ def _iter_batch_rows(num_rows: int, batch_rows: int, seed: int) -> Iterator[Tens
     batch_rows = min(batch_rows, num_rows)
     for epoch in itertools.count(1):
         order = shuffled_rows(num_rows, seed=derive_seed(seed, f"range_test_order_{epoch}"))
-        # A smaller last batch is skipped: its loss is noisier, and noise hides a descent.
+        # A smaller last batch is skipped, because its loss is noisier, and noise hides a descent.
         for start in range(0, num_rows - batch_rows + 1, batch_rows):
             yield order.part(start, start + batch_rows)
 
 
-def _rate_shares(optimizer: torch.optim.Optimizer) -> list[float]:
+def _rate_factors(optimizer: torch.optim.Optimizer) -> list[float]:
     highest_rate = max(float(group["lr"]) for group in optimizer.param_groups) or 1.0
     return [
         float(group.get("rate_share", float(group["lr"]) / highest_rate))
@@ -204,35 +206,34 @@ def _rate_shares(optimizer: torch.optim.Optimizer) -> list[float]:
 
 def _require_model_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     model_ids = {id(parameter) for parameter in model.parameters()}
-    num_foreign = sum(
+    num_foreign_parameters = sum(
         id(p) not in model_ids for group in optimizer.param_groups for p in group["params"]
     )
-    if num_foreign:
+    if num_foreign_parameters:
         raise ContractError(
-            f"The optimizer must contain only parameters of the model, but {num_foreign} of its "
-            f"parameters are not in {type(model).__name__}.",
-            cause="The optimizer was created for another model, or the model was rebuilt after it.",
+            "The optimizer must contain only parameters of the model, but "
+            f"{num_foreign_parameters} of its parameters are not in {type(model).__name__}.",
+            cause="The optimizer was created for another model, or before the model was rebuilt.",
             fix="Create the optimizer from model.parameters().",
         )
 
 
 def _has_diverged(losses: list[float], settings: RangeTestSettings) -> bool:
-    """Return whether the latest losses are far above those of the first window.
+    """Return whether the latest losses are far above the losses of the first window.
 
-    The rates of the first window are too low to change the loss, so it shows the initial loss and
-    the noise between batches.
+    The rates of the first window are too low to change the loss. So this window shows the initial
+    loss and the noise between batches.
     """
     window = settings.window_steps
     if len(losses) < window + _MEDIAN_STEPS:
         return False
     loss_N = np.array(losses)
-    initial, noise = loss_N[:window].mean(), loss_N[:window].std(ddof=1)
+    initial_loss, noise = loss_N[:window].mean(), loss_N[:window].std(ddof=1)
     median_N = np.median(sliding_window_view(loss_N, _MEDIAN_STEPS), axis=1)
-    largest_decrease = max(initial - median_N.min(), 0.0)
-    increase = median_N[-1] - initial
-    max_increase = settings.diverged_ratio * (largest_decrease + noise) + ROUNDING_SHARE * abs(
-        initial
-    )
+    largest_decrease = max(initial_loss - median_N.min(), 0.0)
+    increase = median_N[-1] - initial_loss
+    rounding_error = ROUNDING_SHARE * abs(initial_loss)
+    max_increase = settings.diverged_ratio * (largest_decrease + noise) + rounding_error
     return not increase <= max_increase
 
 
@@ -245,15 +246,15 @@ def _build_result(
 ) -> RangeTest:
     finite_loss_N = np.array(losses[1:] if ended != "non-finite loss" else losses[1:-1])
     lines, steepest_index = find_steepest_descent(finite_loss_N, settings)
-    half = lines.window // 2
-    smoothed = dict(enumerate(lines.mean_C.tolist(), start=half))
-    slopes = dict(enumerate(lines.slope_C.tolist(), start=half))
+    half_window = lines.window_steps // 2
+    smoothed = dict(enumerate(lines.mean_C.tolist(), start=half_window))
+    slopes = dict(enumerate(lines.slope_C.tolist(), start=half_window))
     ended_at_rate = float(rate_N[len(losses) - 2])
     summary, fix = _describe_result(
         rate_N, lines, steepest_index, settings, ended=ended, ended_at_rate=ended_at_rate
     )
     return RangeTest(
-        rate=None if steepest_index is None else float(rate_N[half + steepest_index]),
+        rate=None if steepest_index is None else float(rate_N[half_window + steepest_index]),
         lowest_loss_rate=float(rate_N[min(smoothed, key=smoothed.__getitem__)])
         if smoothed
         else None,
@@ -264,7 +265,7 @@ def _build_result(
             RangePoint(rate=float(rate), loss=loss, smoothed=smoothed.get(i), slope=slopes.get(i))
             for i, (rate, loss) in enumerate(zip(rate_N, finite_loss_N.tolist(), strict=False))
         ),
-        window_steps=lines.window,
+        window_steps=lines.window_steps,
         summary=summary,
         fix=fix,
     )
@@ -284,7 +285,7 @@ def _describe_result(
     if steepest_index is None:
         return f"No descent found for rates {tried_rates}.", _no_descent_fix(ended, settings)
     summary = (
-        f"Steepest descent at rate {rate_N[lines.window // 2 + steepest_index]:.2g}, by "
+        f"Steepest descent at rate {rate_N[lines.window_steps // 2 + steepest_index]:.2g}, by "
         f"{-lines.slope_C[steepest_index]:.3g} per decade; rates {tried_rates}."
     )
     if ended == "highest rate reached" and steepest_index == len(lines.slope_C) - 1:

@@ -38,7 +38,8 @@ def range_test_png(result: RangeTest, *, unit: str = "loss units") -> bytes:
             linestyle=(0, (4, 3)),
             label=f"lowest loss {result.lowest_loss_rate:.2g}",
         )
-        # A divergence is cut off soon after its start; its full height would hide the descent.
+        # The y axis ends above the initial loss, because the height of a divergence would hide the
+        # descent.
         lowest = smoothed[result.lowest_loss_rate]
         decrease = max(next(iter(smoothed.values())), result.start_loss) - lowest
         axes.set_ylim(lowest - _MARGIN_BELOW * decrease, lowest + (1 + _MARGIN_ABOVE) * decrease)

@@ -1,13 +1,13 @@
 """Ranks: the processes that train one network together; a ``Ranks`` object represents one of them.
 
-Every batch is split by rows, in order: of B rows, rank r takes rows ``B * r // world_size`` to
+Every batch is split by rows, in order. Of B rows, rank r takes rows ``B * r // world_size`` to
 ``B * (r + 1) // world_size``. The gradient is the mean over all rows of the batch, even if the
-shards have different sizes, and it is clipped after the sum over ranks. So every step equals the
-step of a single process up to rounding, and reported losses cover all rows.
+shards have different sizes. It is clipped after the sum over ranks. So every step equals the step
+of a single process up to rounding, and reported losses cover all rows.
 
 Equal to a single process up to rounding: row order, gradients, clipping, learning rates, steps,
 losses, and the epoch at which training stops.
-Not equal: dropout, because every rank samples it for its own rows from its own random stream.
+Not equal: dropout, because every rank samples the masks of its rows from its own random stream.
 
 Shape legend: B = rows of a batch.
 """
@@ -36,8 +36,8 @@ class RankShard:
     def local_rows(self, rows: Tensor) -> Tensor:
         """Return this rank's rows of a batch.
 
-        If the batch has fewer rows than there are ranks, some ranks have no rows. These get the
-        first row, because every rank must take part in every step, and their ``share`` is 0.
+        If the batch has fewer rows than there are ranks, some ranks have no rows. Such a rank gets
+        the first row, because every rank must take part in every step, and has the ``share`` 0.
         """
         if self.world_size == 1:
             return rows
@@ -93,7 +93,7 @@ class Ranks:
         return contextlib.nullcontext()
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """Return the sum over all ranks, with the same bits on each."""
+        """Return the sum over all ranks, with the same bits on each rank."""
         return values
 
     def broadcast_from_first(self, make: Callable[[], T]) -> T:

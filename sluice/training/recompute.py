@@ -1,9 +1,8 @@
 """Activation checkpointing: recomputes activations in the backward pass instead of storing them.
 
-Without it, the activations of all layers are in memory. With it, only the activations of one layer
-and the inputs of the others are. Every step takes about a third longer, because the forward pass
-runs twice. The results are bit-identical: dropout uses the same masks again, and the same
-operations run on the same values.
+Memory then contains the activations of only one layer and the inputs of the other layers. Every
+step takes about a third longer, because the forward pass runs twice. The results are bit-identical:
+dropout uses the same masks again, and the same operations run on the same values.
 
 Source:
     Chen et al. (2016), "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.

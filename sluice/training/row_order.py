@@ -1,4 +1,4 @@
-"""Rows of every batch of an epoch: a pure function of the seed, the epoch and the batch's number.
+"""Rows of every batch of an epoch: a pure function of the seed, the epoch and the batch index.
 
 The order does not depend on earlier batches, so a training continues at any batch of any epoch
 without repeating the batches before it.
@@ -18,8 +18,8 @@ from sluice.data.rows.order import MAX_SHUFFLED_ROWS, FeistelOrder, RowOrder, Ta
 from sluice.data.rows.protocol import LengthsOf, find_lengths
 
 _BLOCK_ROWS = 2**15
-"""Number of rows whose order is computed at once: a call of ``FeistelOrder.part`` costs 0.1 ms for
-any small number of rows."""
+"""Number of rows whose order is computed at once, because a call of ``FeistelOrder.part`` costs
+0.1 ms for any small number of rows."""
 
 _POOL_BATCHES = 64
 """Number of batches in a pool, whose rows are sorted by length together. With 64, padding is a few
@@ -31,7 +31,8 @@ _CPU = torch.device("cpu")
 def shuffled_rows(num_rows: int, *, seed: int) -> RowOrder:
     """Return a shuffled order of ``range(num_rows)``, which depends only on the seed.
 
-    Above ``MAX_SHUFFLED_ROWS`` it is computed position by position, in constant memory.
+    For more than ``MAX_SHUFFLED_ROWS`` rows, each position of the order is computed when it is
+    needed, in constant memory.
     """
     if num_rows > MAX_SHUFFLED_ROWS:
         return FeistelOrder(num_rows, seed=seed)
@@ -58,7 +59,7 @@ def example_seeds(rows: Tensor, *, seed: int, epoch: int) -> Tensor:
     """
     state = rows.numpy().astype(np.uint64)
     state += np.uint64(1)
-    state *= np.uint64(0x9E3779B97F4A7C15)  # wraps modulo 2^64, as do the other products
+    state *= np.uint64(0x9E3779B97F4A7C15)  # all products wrap modulo 2^64
     state += np.uint64(derive_seed(seed, f"augment_{epoch}"))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         state ^= state >> np.uint64(shift)
@@ -89,9 +90,10 @@ def require_lengths(source: object) -> LengthsOf:
 class BatchPlan:
     """Rows of the batches of every epoch.
 
-    With ``lengths_of``, batches contain rows of similar lengths: each pool of 64 batches is sorted
-    by length and split into batches, which are shuffled. Pools differ between epochs, so a row is
-    combined with different rows in every epoch. The last batch of an epoch has the remaining rows.
+    With ``lengths_of``, batches contain rows of similar lengths. The rows of 64 batches form a
+    pool, which is sorted by length and split into batches in random order. Pools differ between
+    epochs, so a row is combined with different rows in every epoch. The last batch of an epoch has
+    the remaining rows.
 
     Args:
         num_rows: Number of examples (N).
@@ -127,62 +129,63 @@ class BatchPlan:
         sizes[-1:] = self.num_rows - (self.num_batches - 1) * self.batch_rows
         return sizes
 
-    def batch(self, epoch: int, number: int) -> Tensor:
-        """Return the rows of the batch ``number`` of an epoch, counted from 0."""
-        return next(self.batches(epoch, first=number))
+    def batch(self, epoch: int, batch_index: int) -> Tensor:
+        """Return the rows of one batch of an epoch; batches are counted from 0."""
+        return next(self.batches(epoch, first_batch=batch_index))
 
     def batches(
-        self, epoch: int, *, first: int = 0, device: torch.device = _CPU
+        self, epoch: int, *, first_batch: int = 0, device: torch.device = _CPU
     ) -> Iterator[Tensor]:
-        """Yield the rows of the batches of an epoch, from batch ``first`` on, int64 (B,).
+        """Yield the rows of the batches of an epoch, from ``first_batch`` on, int64 (B,).
 
         Args:
             epoch: Number of the epoch, counted from 1.
-            first: Number of the first batch, counted from 0.
+            first_batch: Number of the first batch, counted from 0.
             device: Device of the rows.
 
         Cost:
-            Independent of ``first``.
+            Independent of ``first_batch``.
         """
         order = epoch_order(self.num_rows, seed=self._seed, epoch=epoch)
         if self._lengths_of is not None:
-            for rows in self._buckets(order, self._lengths_of, epoch, first):
+            for rows in self._buckets(order, self._lengths_of, epoch, first_batch):
                 yield rows.to(device)
             return
         block_rows = max(1, _BLOCK_ROWS // self.batch_rows) * self.batch_rows
-        for start in range(first * self.batch_rows, self.num_rows, block_rows):
-            # Moved at once: moving batch by batch would synchronise the device at every step.
+        for start in range(first_batch * self.batch_rows, self.num_rows, block_rows):
+            # The rows of many batches are moved at once, because a move synchronises the device.
             block = order.part(start, min(start + block_rows, self.num_rows)).to(device)
             yield from block.split(self.batch_rows)
 
     def _buckets(
-        self, order: RowOrder, lengths_of: LengthsOf, epoch: int, first: int
+        self, order: RowOrder, lengths_of: LengthsOf, epoch: int, first_batch: int
     ) -> Iterator[Tensor]:
         pool_rows = _POOL_BATCHES * self.batch_rows
-        first_pool, num_skipped = divmod(first, _POOL_BATCHES)
+        first_pool, num_skipped = divmod(first_batch, _POOL_BATCHES)
         for start in range(first_pool * pool_rows, self.num_rows, pool_rows):
             rows = order.part(start, min(start + pool_rows, self.num_rows))
-            # Stable: rows of equal length stay in shuffled order.
+            # A stable sort, so that rows of equal length stay in shuffled order.
             rows = rows[lengths_of(rows).argsort(stable=True)]
             seed = derive_seed(self._seed, f"buckets_{epoch}_{start // pool_rows}")
             generator = torch.Generator().manual_seed(seed)
-            yield from _shuffled_parts(rows, self.batch_rows, generator)[num_skipped:]
+            yield from _shuffled_batches(rows, self.batch_rows, generator)[num_skipped:]
             num_skipped = 0
 
 
-def _shuffled_parts(rows: Tensor, batch_rows: int, generator: torch.Generator) -> list[Tensor]:
-    """Split sorted rows into batches in random order; the incomplete batch is the last one.
+def _shuffled_batches(rows: Tensor, batch_rows: int, generator: torch.Generator) -> list[Tensor]:
+    """Split sorted rows into batches in random order; an incomplete batch is the last.
 
-    The incomplete batch is cut out at a random batch boundary, so that its rows are not always the
-    longest ones.
+    The rows of the incomplete batch are taken from a random batch boundary, so that they are not
+    always the longest rows.
     """
-    num_full_batches, num_rest_rows = divmod(len(rows), batch_rows)
-    cut = int(torch.randint(num_full_batches + 1, (), generator=generator)) * batch_rows
-    full_batches = torch.cat([rows[:cut], rows[cut + num_rest_rows :]]).reshape(
+    num_full_batches, num_remaining_rows = divmod(len(rows), batch_rows)
+    cut_start = int(torch.randint(num_full_batches + 1, (), generator=generator)) * batch_rows
+    cut_end = cut_start + num_remaining_rows
+    full_batches = torch.cat([rows[:cut_start], rows[cut_end:]]).reshape(
         num_full_batches, batch_rows
     )
-    parts = [
-        full_batches[number]
-        for number in torch.randperm(num_full_batches, generator=generator).tolist()
+    batches = [
+        full_batches[index]
+        for index in torch.randperm(num_full_batches, generator=generator).tolist()
     ]
-    return [*parts, rows[cut : cut + num_rest_rows]] if num_rest_rows else parts
+    return [*batches, rows[cut_start:cut_end]] if num_remaining_rows else batches

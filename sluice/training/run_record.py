@@ -53,7 +53,7 @@ class RunRecord(Record):
             for run in (self, other)
         )
         return tuple(
-            f"{name}: {this_value!r} in this run, {other_value!r} in the other"
+            f"{name}: {this_value!r} in this run, {other_value!r} in the other run"
             for name, this_value, other_value in iter_differences(this_run, other_run)
         )
 
@@ -79,7 +79,7 @@ def read_run(
         store: Receives the diff of uncommitted changes, whose digest is in the record. If None,
             only the digest is computed.
         now: Current time, with a time zone.
-        command: The command line; that of this process if None.
+        command: The command line; the command line of this process if None.
     """
     import torch  # imported here because it takes 1.6 s
 

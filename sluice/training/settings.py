@@ -19,6 +19,10 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 _Arguments = dict[str, Argument]
 
 
+# The functions below omit the default of a setting that was added later from the serialized
+# settings, so that the setting does not change the digests of existing configurations.
+
+
 def _is_default_optimizer(name: str) -> bool:
     return name == "adamw"
 
@@ -39,7 +43,7 @@ class TrainingChange(Settings):
     """New values of settings after a number of epochs; all other settings keep their values."""
 
     from_epoch: int = Field(
-        ge=1, description="Number of epochs before the change; it takes effect in the next one."
+        ge=1, description="Number of epochs after which the change takes effect."
     )
     learning_rate: float | None = Field(
         None,
@@ -75,12 +79,12 @@ class TrainingChange(Settings):
     @property
     def paths(self) -> tuple[str, ...]:
         """Dotted paths of the changed settings."""
-        plain_paths = (f"training.{name}" for name in self.values if name in _PLAIN_SETTINGS)
+        number_paths = (f"training.{name}" for name in self.values if name in _NUMBER_SETTINGS)
         argument_paths = (
             f"training.optimizer_arguments.{name}" for name in self.optimizer_arguments
         )
         dropout_paths = ("model.dropout",) if self.dropout is not None else ()
-        return (*plain_paths, *argument_paths, *dropout_paths)
+        return (*number_paths, *argument_paths, *dropout_paths)
 
     def merge_with(self, later: "TrainingChange") -> "TrainingChange":
         """Return this change, updated with the values of another change at the same epoch."""
@@ -110,7 +114,7 @@ CHANGEABLE_SETTINGS = tuple(name for name in TrainingChange.model_fields if name
 these settings."""
 
 
-_PLAIN_SETTINGS = frozenset(CHANGEABLE_SETTINGS) - {"optimizer_arguments", "dropout"}
+_NUMBER_SETTINGS = frozenset(CHANGEABLE_SETTINGS) - {"optimizer_arguments", "dropout"}
 """Settings that may change and are fields of ``TrainSettings`` with a single number."""
 
 _ARCHITECTURES_WITH_DROPOUT = frozenset({"mlp", "gru", "lstm", "slstm", "transformer"})
@@ -156,8 +160,8 @@ class TrainSettings(Settings):
         ge=0,
         le=10,
         description="Weight decay, as the optimizer defines it: decoupled from the gradient for "
-        "'adamw', added to it for most others; unused by an optimizer without weight "
-        "decay.",
+        "'adamw', added to the gradient for most other optimizers. Optimizers without weight "
+        "decay ignore it.",
     )
     warmup_share: float = Field(
         0.05,
@@ -189,8 +193,8 @@ class TrainSettings(Settings):
     bucket_by_length: bool = Field(
         False,
         exclude_if=_is_off,
-        description="Put examples of similar lengths into a batch, which saves padding; for row "
-        "sources that know their lengths. The order still depends only on the seed "
+        description="Put examples of similar lengths into a batch, which saves padding. The row "
+        "source must return the lengths of its examples. The order still depends only on the seed "
         "and the epoch.",
     )
     precision: Precision = Field(
@@ -257,7 +261,7 @@ class TrainSettings(Settings):
         arguments = self.optimizer_arguments
         for change in self.changes:
             if change.from_epoch < epoch:
-                values |= {n: value for n, value in change.values.items() if n in _PLAIN_SETTINGS}
+                values |= {n: value for n, value in change.values.items() if n in _NUMBER_SETTINGS}
                 arguments = arguments | change.optimizer_arguments
         if arguments != self.optimizer_arguments:
             values["optimizer_arguments"] = arguments
@@ -265,7 +269,8 @@ class TrainSettings(Settings):
 
     def dropout_at(self, epoch: int) -> float | None:
         """Return the dropout rate that changes set for an epoch; None if no change sets it."""
-        rates = [c.dropout for c in self.changes if c.from_epoch < epoch and c.dropout is not None]
+        past_changes = [change for change in self.changes if change.from_epoch < epoch]
+        rates = [change.dropout for change in past_changes if change.dropout is not None]
         return rates[-1] if rates else None
 
 
@@ -276,8 +281,8 @@ def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bo
         path: Dotted path, such as 'training.learning_rate', 'model.dropout' or
             'training.optimizer_arguments.momentum'.
         settings: Optimizer, and its arguments in the first epoch.
-        architecture: Name of the architecture. 'model.dropout' may change only if it is the name of
-            a built-in architecture with dropout.
+        architecture: Name of the architecture. 'model.dropout' may change only for a built-in
+            architecture with dropout.
     """
     if path == "model.dropout":
         return architecture in _ARCHITECTURES_WITH_DROPOUT
@@ -287,4 +292,4 @@ def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bo
     field, _, argument = name.partition(".")
     if field == "optimizer_arguments":
         return may_change_argument(argument, settings.optimizer, settings.optimizer_arguments)
-    return name in _PLAIN_SETTINGS
+    return name in _NUMBER_SETTINGS

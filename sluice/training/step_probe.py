@@ -1,4 +1,4 @@
-"""Measures the memory of training steps at one batch size, by running a few of them."""
+"""Measures the memory of training steps at one batch size, by running two steps."""
 
 import copy
 import ctypes
@@ -45,11 +45,11 @@ _WARM_UP_ROWS = 8
 """Maximum number of rows of the unmeasured first attempt."""
 
 _SAMPLE_INTERVAL_S = 0.001
-"""Interval at which the resident memory is sampled where Linux does not record its peak [s]."""
+"""Interval between samples of the resident memory, if the system does not record its peak [s]."""
 
 _LENGTH_SAMPLE_ROWS = 2**16
-"""Number of rows that are sampled to find the longest ones. For a batch with more rows, as many
-rows as the batch has are sampled."""
+"""Number of rows that are sampled to find the longest rows; for a larger batch, the number of rows
+of the batch."""
 
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 """Files of Linux that reset and report the peak of this process's resident memory, see proc(5)."""
@@ -68,15 +68,15 @@ class BatchSizeAttempt(Record):
 class StepProbe:
     """Runs forward pass, backward pass and optimizer step twice, and measures their memory.
 
-    On an accelerator the result is the peak that torch's allocator records. On a CPU it is the peak
-    growth of the resident memory of the process, as recorded by Linux, or sampled every millisecond
-    on other systems.
+    On an accelerator, the result is the peak that torch's allocator records. On a CPU, it is the
+    peak growth of the resident memory of the process. Linux records this peak; on other systems,
+    the memory is sampled every millisecond.
 
     The result includes weights, gradients and optimizer state, but not the loaded rows. On a CPU it
     also includes freed blocks that the C allocator keeps, because a training needs this memory too.
-    The allocator keeps blocks below 32 MiB. Such blocks from earlier work of the process can nearly
-    double the result: for a step that needs 3 times the size of an activation, 5.3 times that size
-    was measured. The caller's random generators are not changed.
+    The allocator keeps blocks below 32 MiB. Blocks from earlier work of the process can nearly
+    double the result: 5.3 times the size of an activation was measured for a step that needs 3
+    times this size. The caller's random generators are not changed.
 
     Args:
         workload: Builds the model and provides the loss.
@@ -106,24 +106,25 @@ class StepProbe:
         self._memory_bytes = memory_bytes
         self._device = device
         self._seed = seed
-        # Built here so that it is not measured: the scaling is fitted on all rows, in float64.
+        # The model is built before the measurement, because its scaling is fitted on all rows, in
+        # float64.
         self._model = prepare_model(workload, model_settings, train, seed=seed)
         self._is_warm = False
 
     def __call__(self, num_rows: int) -> BatchSizeAttempt:
         """Run one batch size; the memory that torch allocated is freed afterwards."""
         if not self._is_warm:
-            # The first step of a process loads kernels and starts threads, which permanently use
-            # tens of MiB. This attempt keeps them out of the measurement.
+            # Run an unmeasured attempt first, because the first step of a process loads kernels and
+            # starts threads, which permanently use tens of MiB.
             self._attempt(min(num_rows, _WARM_UP_ROWS))
             self._is_warm = True
         return self._attempt(num_rows)
 
     def _attempt(self, num_rows: int) -> BatchSizeAttempt:
-        problem, started = "", time.perf_counter()
-        randomness = RandomStream(derive_seed(self._seed, "batch_size_search"))
+        problem, started_at = "", time.perf_counter()
+        stream = RandomStream(derive_seed(self._seed, "batch_size_search"))
         _release(self._device)
-        with _peak_growth(self._device) as peak, randomness.active():
+        with _peak_growth(self._device) as peak, stream.active():
             try:
                 self._run(num_rows)
             except (MemoryError, RuntimeError) as error:
@@ -133,9 +134,9 @@ class StepProbe:
         _release(self._device)
         return BatchSizeAttempt(
             rows=num_rows,
-            fits=not problem and peak.bytes <= self._memory_bytes,
-            peak_bytes=peak.bytes,
-            seconds=time.perf_counter() - started,
+            fits=not problem and peak.num_bytes <= self._memory_bytes,
+            peak_bytes=peak.num_bytes,
+            seconds=time.perf_counter() - started_at,
             problem=problem,
         )
 
@@ -145,8 +146,8 @@ class StepProbe:
         optimizer = make_optimizer(self._workload.parameter_groups(model.network), training)
         # With a loss scale of 1, fp16 skips no step. A skipped step would not create the optimizer
         # state.
-        scale = ScaleState(precision=training.precision, scale=1.0)
-        mixed_precision = MixedPrecision(scale, self._device)
+        scale_state = ScaleState(precision=training.precision, scale=1.0)
+        mixed_precision = MixedPrecision(scale_state, self._device)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         rows = _longest_rows(self._train.x, num_rows)
         for _ in range(_NUM_STEPS):
@@ -182,7 +183,7 @@ def _longest_rows(source: Tensor | RowSource, num_rows: int) -> Tensor:
 class _Peak:
     """Peak of a measurement, which is available when the measurement has ended."""
 
-    bytes = 0
+    num_bytes = 0
 
 
 @contextmanager
@@ -195,18 +196,18 @@ def _peak_growth(device: torch.device) -> Iterator[_Peak]:
         try:
             yield peak
         finally:
-            peak.bytes = torch.cuda.max_memory_allocated(device) - bytes_before
+            peak.num_bytes = torch.cuda.max_memory_allocated(device) - bytes_before
         return
     bytes_before = _resident_bytes()
     if _restart_kernel_peak():
         try:
             yield peak
         finally:
-            peak.bytes = max(_kernel_peak_bytes() - bytes_before, 0)
+            peak.num_bytes = max(_kernel_peak_bytes() - bytes_before, 0)
         return
-    with _sampled_memory() as sampled:
+    with _sampled_memory() as sampled_peak:
         yield peak
-    peak.bytes = max(sampled.bytes - bytes_before, 0)
+    peak.num_bytes = max(sampled_peak.num_bytes - bytes_before, 0)
 
 
 def _resident_bytes() -> int:
@@ -216,7 +217,7 @@ def _resident_bytes() -> int:
 
 
 def _restart_kernel_peak() -> bool:
-    """Reset the peak that Linux records; return False if that is not supported."""
+    """Reset the peak that Linux records; return False if the system does not support it."""
     try:
         _CLEAR_REFS.write_text("5")
         return _kernel_peak_bytes() > 0
@@ -236,14 +237,14 @@ def _sampled_memory() -> Iterator[_Peak]:
 
     def sample() -> None:
         while not ended.wait(_SAMPLE_INTERVAL_S):
-            peak.bytes = max(peak.bytes, _resident_bytes())
+            peak.num_bytes = max(peak.num_bytes, _resident_bytes())
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
     try:
         yield peak
     finally:
-        peak.bytes = max(peak.bytes, _resident_bytes())
+        peak.num_bytes = max(peak.num_bytes, _resident_bytes())
         ended.set()
         thread.join()
 

@@ -13,7 +13,7 @@ class Termination:
     def __init__(self) -> None:
         self.is_requested = False
         """Whether SIGTERM was received and not yet handled."""
-        self._previous: Any = None
+        self._previous_handler: Any = None
 
     def end_if_requested(self) -> None:
         """Handle a received SIGTERM with the handler that was in effect before the delay.
@@ -25,7 +25,7 @@ class Termination:
         if not self.is_requested:
             return
         self.is_requested = False
-        signal.signal(signal.SIGTERM, self._previous)
+        signal.signal(signal.SIGTERM, self._previous_handler)
         signal.raise_signal(signal.SIGTERM)
 
 
@@ -38,18 +38,18 @@ def delayed_termination() -> Iterator[Termination]:
     thread, where Python allows no handlers, or if the current handler is not written in Python.
     """
     termination = Termination()
-    previous = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or previous is None:
+    previous_handler = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or previous_handler is None:
         yield termination
         return
 
     def remember(*_signal: Any) -> None:
         termination.is_requested = True
 
-    termination._previous = previous
+    termination._previous_handler = previous_handler
     signal.signal(signal.SIGTERM, remember)
     try:
         yield termination
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        signal.signal(signal.SIGTERM, previous_handler)
         termination.end_if_requested()

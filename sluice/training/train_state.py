@@ -33,9 +33,9 @@ class EpochResult:
     clipped_share: float
     """Share of steps whose gradient was clipped to ``clip_norm``."""
     improved: bool
-    """Whether the workload's ``select_epoch`` chose this epoch over all earlier ones."""
+    """Whether the workload's ``select_epoch`` chose this epoch over all earlier epochs."""
     seconds: float
-    """Wall time of training and validation [s]. All other fields are equal in every run."""
+    """Wall time of training and validation [s]. All other fields are the same in a repeated run."""
     precision: Precision = "fp32"
     """Precision in effect after the epoch: fp32 if fp16 was abandoned."""
     skipped_steps: int = 0

@@ -24,8 +24,8 @@ from sluice.workloads.fitted_state import encode_of, has_fitted_state
 from sluice.workloads.workload import Workload
 
 _MIN_CHECKED_WEIGHTS = 2**24
-"""Number of weights below which a network is built without a check of its size first. It is
-compared with an upper bound that follows from the settings."""
+"""Number of weights from which the size of a network is checked before the network is built. It is
+compared with an upper bound that is computed from the settings."""
 
 _MAX_LAYER_FACTOR = 64
 """Upper bound of the number of parameters of a built-in layer, divided by its width squared."""
@@ -101,8 +101,8 @@ def load_member(
 
     Raises:
         IntegrityError: The weights are missing or damaged.
-        ContractError: The weights have another architecture or size; the names that differ are
-            listed.
+        ContractError: The weights have another architecture or size; the message lists the tensors
+            that differ.
     """
     where = f"The weights of seed {member.seed}, fold {member.fold_id} ({member.weights[:12]})"
     content = store.get(member.weights)
@@ -115,7 +115,8 @@ def load_member(
             cause="The file was not written by Sluice, or was changed.",
             fix="Restore the artifact from a backup, or run the pipeline again to create it.",
         ) from error
-    with RandomStream(0).active():  # the random initial weights are overwritten
+    # Initial weights, which are overwritten, must not change the caller's random generators.
+    with RandomStream(0).active():
         _require_size(workload, settings, facts, tensors, where)
         network = workload.build_model(facts.num_features, facts.num_outputs, settings)
     model = Scaled(
@@ -164,9 +165,9 @@ def _require_size(
     tensors: Mapping[str, Tensor],
     where: str,
 ) -> None:
-    """Refuse weights whose size differs from that of the settings, before memory is allocated.
+    """Raise if the size of the weights differs from the settings, before memory is allocated.
 
-    Otherwise a small file that declares a network of terabytes would exhaust the memory.
+    A small file that declares a network of terabytes must not exhaust the memory.
     """
     if type(workload).build_model is not Workload.build_model:
         return  # the size is unknown, because user code interprets the settings
@@ -198,9 +199,9 @@ def _mismatch_error(where: str, differences: Sequence[str]) -> ContractError:
 
 
 def differing_tensors(expected: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
-    """Return one line for every tensor whose shape or kind of dtype differs.
+    """Return one line for every tensor that is missing on one side, or differs in shape or dtype.
 
-    Kinds of dtype are floating point and others. Floating-point precisions may differ.
+    All floating-point dtypes count as equal, and all other dtypes count as equal.
     """
     return differing_shapes(expected, stored) + [
         f"{name} is {expected[name].dtype} in the network and {stored[name].dtype} in the file"

@@ -92,7 +92,7 @@ def _train(spec, fault, handler, every_step):
     if handler == "exit":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if every_step:
-        checkpoint_writer._MIN_INTERVAL_RATIO = checkpoint_writer._FIRST_COST_S = 0.0
+        checkpoint_writer._MIN_INTERVAL_RATIO = checkpoint_writer._FIRST_DURATION_S = 0.0
     if fault is not None:
         trained_sources.FAULT = fault
     code = 0

@@ -27,9 +27,10 @@ _NEGATIONS = frozenset(("no", "not", "without"))
 
 
 def find_misspelled_requires_grad(owner: Any) -> list[str]:
-    """Return the names of flags that misspell ``requires_grad``, or that set it on a module.
+    """Return the names of boolean attributes that are probably meant to be ``requires_grad``.
 
-    Python accepts any attribute name on a tensor, and ``requires_grad`` on a module has no effect.
+    Python accepts misspelled names. On a module, the name ``requires_grad`` itself is returned,
+    too, because it has no effect there.
     """
     return [
         name
@@ -48,7 +49,7 @@ def _resembles_requires_grad(name: str) -> bool:
 def find_tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
     """Yield name and value of each setting of a module that ties output and embedding weights.
 
-    Settings are attributes of the module, or of its config.
+    Settings are attributes of the module, or attributes or keys of its config.
     """
     for name, value in vars(module).items():
         if isinstance(value, bool) and is_tying_name(name):
@@ -62,7 +63,7 @@ def find_tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
 def _find_tying_in_config(config: Any) -> Iterator[tuple[str, Any]]:
     """Yield the tying settings of a config, without running code of the program.
 
-    Properties are not evaluated: their value is the property object itself.
+    Properties are not evaluated: the property object is yielded instead of a value.
     """
     if isinstance(config, dict):
         yield from (

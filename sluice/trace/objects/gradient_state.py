@@ -3,9 +3,9 @@
 The version of a tensor is its counter ``_version``. torch increments it at in-place changes, except
 those through ``.data``.
 
-A program may clear gradients with ``zero_grad``, by setting them to None, or in place; and set them
-with a backward pass or manually. Comparing a few gradients with those at the last optimizer step
-distinguishes all these cases, at a cost of a microsecond per step.
+A program may clear gradients with ``zero_grad``, by setting them to None, or in place. New
+gradients come from a backward pass, or the program sets them. A comparison of a few gradients with
+the gradients at the last optimizer step distinguishes these cases and costs a microsecond per step.
 """
 
 import math
@@ -31,15 +31,15 @@ _MAX_ELEMENTS = 2**14
 _MAX_VALUE_CHECKS = 32
 """Maximum number of reads in a row that find no zero gradient although the version of the gradient
 is unchanged. Such gradients are read because ``.grad.data.zero_()`` does not change the version.
-After this number, they are no longer read."""
+After this number, such gradients are no longer read."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
-_PLAIN_FLAGS = {state: (state,) for state in _STATES}
-"""Event flags of a step by the state of its gradients. A constant, to create no tuple per step."""
-_CARRIED_FLAGS = {state: (state, "carried") for state in _STATES}
+_FLAGS_BY_STATE = {state: (state,) for state in _STATES}
+"""Event flags of a step by the state of its gradients; constants, to create no tuple per step."""
+_CARRIED_FLAGS_BY_STATE = {state: (state, "carried") for state in _STATES}
 """Event flags of a step whose gradients were not cleared since the last step, by their state. New
-gradients were then added to the old ones, or the old ones are used again."""
+gradients were added to the old gradients, or the old gradients are used again."""
 
 
 class HasParameters(Protocol):
@@ -83,9 +83,10 @@ class GradientTracker:
         self.is_cleared = True
 
     def record_step(self, owner: HasParameters, *, may_be_zero: bool) -> tuple[str, ...]:
-        """Record the gradients at a step; return its event flags: their state, and 'carried'.
+        """Record the gradients at a step, and return the event flags of the step.
 
-        'carried' means that the gradients were not cleared since the last step.
+        The flags are the state of the gradients and, if the gradients were not cleared since the
+        last step, 'carried'.
 
         Args:
             owner: Optimizer that makes the step.
@@ -105,7 +106,7 @@ class GradientTracker:
                 self.is_cleared, is_stale = True, False
             elif version_now != version:
                 is_stale = False
-            # The reference keeps the gradient alive, so that a later one is a different object.
+            # The reference keeps the gradient alive, so that a later gradient is another object.
             samples[i] = (parameter, grad, version_now)
         if are_all_none:
             self._choose_parameters(owner.parameters())
@@ -121,7 +122,7 @@ class GradientTracker:
             state = "zero"
         is_carried = self._has_stepped and not self.is_cleared and state != "none"
         self._has_stepped, self.is_cleared = True, False
-        return _CARRIED_FLAGS[state] if is_carried else _PLAIN_FLAGS[state]
+        return _CARRIED_FLAGS_BY_STATE[state] if is_carried else _FLAGS_BY_STATE[state]
 
     def record_weight_versions(self) -> None:
         """Record the versions of the weights before the step changes them."""
@@ -136,7 +137,7 @@ class GradientTracker:
         )
 
     def is_zeroed(self) -> bool:
-        """Return whether the gradients of the step were set to zero in place since it began."""
+        """Return whether the gradients were set to zero in place since the step began."""
         return bool(self._samples) and all(
             previous_grad is not None
             and parameter.grad is previous_grad
@@ -148,8 +149,8 @@ class GradientTracker:
     def record_gradients(self, *, may_have_changed: bool = False) -> None:
         """Record the gradients after a step, if ``record_step`` did not run or ran too early.
 
-        ``record_step`` does not run in predicted steps and in skipped ones. It runs too early in a
-        step that calls its closure several times, because each call computes new gradients.
+        ``record_step`` does not run in predicted and in skipped steps. It runs too early in a step
+        that calls its closure several times, because each call computes new gradients.
 
         Args:
             may_have_changed: Whether a backward pass since the step may have changed the gradients.
@@ -164,8 +165,9 @@ class GradientTracker:
     def _choose_parameters(self, parameters: Iterable[Tensor]) -> None:
         """Choose two parameters with gradients: the smallest at even and at odd positions."""
         with_gradients = [p for p in parameters if p.grad is not None]
-        parts = [with_gradients[i::_MAX_SAMPLED_PARAMETERS] for i in range(_MAX_SAMPLED_PARAMETERS)]
-        chosen_parameters = [min(part, key=Tensor.numel) for part in parts if part]
+        num_lists = _MAX_SAMPLED_PARAMETERS
+        candidate_lists = [with_gradients[i::num_lists] for i in range(num_lists)]
+        chosen_parameters = [min(c, key=Tensor.numel) for c in candidate_lists if c]
         self._samples = [_sample_gradient(parameter) for parameter in chosen_parameters]
 
 
@@ -178,19 +180,22 @@ def _sample_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
 class GradientCheck:
     """Checks at most two small gradients of an optimizer right after backward passes.
 
-    So a non-finite value is found early. Gradient clipping or the step would spread it to all
-    weights. Only CPU tensors are checked, because reading a value from another device would wait
-    for the device.
+    So a non-finite value is found before gradient clipping or the step spreads it to all weights.
+    Only CPU tensors are checked, because reading a value from another device would wait for the
+    device.
     """
 
     def __init__(self) -> None:
         self._checked_parameters: list[Tensor] | None = None
         """Parameters whose gradients are checked; None before the first gradient exists."""
         self.last_nonzero_gradient: tuple[Tensor, Tensor, int] | None = None
-        """Parameter, gradient and gradient version of the last check of a nonzero gradient."""
+        """Parameter, gradient and gradient version at the last check of a nonzero gradient."""
 
-    def is_finite(self, owner: HasParameters, index: int | None = None) -> bool:
-        """Return whether the chosen gradients are finite: all of them, or the one at ``index``."""
+    def check_finite(self, owner: HasParameters, index: int | None = None) -> bool:
+        """Return whether the chosen gradients are finite: all, or only the gradient at ``index``.
+
+        The last nonzero gradient is stored in ``last_nonzero_gradient``.
+        """
         if self._checked_parameters is None:
             with_gradients = [p for p in owner.parameters() if p.grad is not None]
             if not with_gradients:
@@ -201,23 +206,23 @@ class GradientCheck:
             grad = parameter.grad
             if grad is None or grad.requires_grad:  # from backward(create_graph=True)
                 continue
-            total = grad.sum().item()
+            grad_sum = grad.sum().item()
             # The sum may overflow although all elements are finite.
-            if not math.isfinite(total) and nonfinite_positions([grad]):
+            if not math.isfinite(grad_sum) and nonfinite_positions([grad]):
                 return False
-            if total:
+            if grad_sum:
                 self.last_nonzero_gradient = parameter, grad, grad._version
         return True
 
-    def pop_was_zeroed(self) -> bool:
-        """Discard ``last_nonzero_gradient``; return whether this gradient is 0 now.
+    def check_zeroing_once(self) -> bool:
+        """Return whether the gradient in ``last_nonzero_gradient`` is 0 now, and clear this field.
 
-        It may have been changed in place, or replaced.
+        The program may have changed the gradient in place, or replaced it.
         """
-        last, self.last_nonzero_gradient = self.last_nonzero_gradient, None
-        if last is None:
+        last_gradient, self.last_nonzero_gradient = self.last_nonzero_gradient, None
+        if last_gradient is None:
             return False
-        parameter, previous_grad, version = last
+        parameter, previous_grad, version = last_gradient
         grad = parameter.grad
         if grad is None or (grad is previous_grad and grad._version == version):
             return False
@@ -225,15 +230,16 @@ class GradientCheck:
 
     @staticmethod
     def _choose(with_gradients: list[Tensor]) -> list[Tensor]:
-        """Choose a parameter near the input, where most faults show, and one in the middle.
+        """Choose a parameter near the input, where most faults are visible, and in the middle.
 
-        Both have small gradients.
+        Each parameter is the smallest of two successive parameters. A parameter is omitted if its
+        gradient cannot be read fast.
         """
         middle = len(with_gradients) // 2
-        parts = with_gradients[:_NUM_CANDIDATES], with_gradients[middle : middle + _NUM_CANDIDATES]
         chosen_parameters: list[Tensor] = []
-        for part in parts:
-            smallest = min(part, key=Tensor.numel, default=None)
+        for start in (0, middle):
+            candidates = with_gradients[start : start + _NUM_CANDIDATES]
+            smallest = min(candidates, key=Tensor.numel, default=None)
             if (
                 smallest is None
                 or smallest.device.type != "cpu"
@@ -247,12 +253,12 @@ class GradientCheck:
         return chosen_parameters
 
 
-def nonfinite_positions(grads: Sequence[Tensor]) -> list[int]:
-    """Return the positions of the dense tensors in ``grads`` that have a non-finite value."""
+def nonfinite_positions(tensors: Sequence[Tensor]) -> list[int]:
+    """Return the positions in ``tensors`` of the dense tensors that have a non-finite value."""
     return [
         i
-        for i, grad in enumerate(grads)
-        if grad.layout == torch.strided and not bool(grad.detach().isfinite().all())
+        for i, tensor in enumerate(tensors)
+        if tensor.layout == torch.strided and not bool(tensor.detach().isfinite().all())
     ]
 
 

@@ -27,10 +27,10 @@ class MembershipSnapshots:
 
     def __init__(self, objects: ObjectTracker) -> None:
         self._objects = objects
-        self._last: Membership | None = None
+        self._last_membership: Membership | None = None
 
     def take(self, step: int) -> Membership | None:
-        """Return the membership before a step; None if it equals the previous one.
+        """Return the membership before a step; None if it equals the previous membership.
 
         Step numbers and optimizer options are not compared.
         """
@@ -55,7 +55,7 @@ class MembershipSnapshots:
             optimizers=optimizers,
             networks=networks,
         )
-        previous, self._last = self._last, membership
+        previous, self._last_membership = self._last_membership, membership
         if previous is not None and _comparison_key(previous) == _comparison_key(membership):
             return None
         return membership
@@ -73,7 +73,7 @@ class MembershipSnapshots:
             index = self._parameter_index(parameter, tensors)
             names.setdefault(index, []).append(f"{entry.name}.{name}")
             indices.append(index)
-        unregistered = [
+        unregistered_modules = [
             module for ref in entry.unregistered_modules.values() if (module := ref()) is not None
         ]
         return NetworkRecord(
@@ -91,7 +91,7 @@ class MembershipSnapshots:
                         if p.requires_grad
                     ),
                 )
-                for module in unregistered
+                for module in unregistered_modules
             ),
             misspelled_attributes=tuple(self._misspelled_attributes(entry.name, network, tensors)),
             tying_settings=tuple(_tying_records(entry.name, network)),
@@ -162,7 +162,7 @@ class MembershipSnapshots:
 
 
 def _comparison_key(membership: Membership) -> tuple[Any, ...]:
-    """Return what is compared of a membership: all but step numbers and optimizer options."""
+    """Return a membership without step numbers and optimizer options, for comparisons."""
     return (
         membership.parameters,
         membership.networks,

@@ -15,7 +15,7 @@ _MODE_DEPENDENT_LAYERS = (
     nn.modules.instancenorm._InstanceNorm,
     nn.RReLU,
 )
-"""Layers, besides those with dropout, whose output depends on the training or evaluation mode."""
+"""Layers without dropout whose output depends on the training or evaluation mode."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,10 +27,10 @@ class OptimizerEntry:
     gradient_tracker: GradientTracker = field(default_factory=GradientTracker)
     gradient_check: GradientCheck = field(default_factory=GradientCheck)
     num_steps: int = 0
-    """Number of steps that ended, including skipped ones."""
+    """Number of steps that ended, including skipped steps."""
     last_norm_read_step: int = -1
-    """Number of the latest step of this optimizer, from 1, before which the tracer read the norm of
-    the gradients that were clipped. -1 if it read none, such as on a GPU."""
+    """Number of this optimizer's step, counted from 1, that followed the latest gradient clip whose
+    norm the tracer read. -1 if the tracer read no norm, for example on a GPU."""
     num_groups: int = 0
     """Number of parameter groups at the last step."""
     learning_rates: list[Any] = field(default_factory=list)
@@ -40,11 +40,11 @@ class OptimizerEntry:
     is_dormant: bool = False
     """Whether the optimizer has gradients from before the trace, and was not used since."""
     step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
-    """Event codes of its steps, by flags."""
+    """Event codes of its steps, by the flags of the step event."""
     zero_grad_code: int = -1
     """Event code of its ``zero_grad``; -1 before its first call."""
     clip_codes: dict[str, int] = field(default_factory=dict)
-    """Event codes of its gradient clips, by kind."""
+    """Event codes of its gradient clips, by the flag of the clip event."""
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters of the optimizer, group by group."""
@@ -81,17 +81,17 @@ class NetworkEntry:
     """Whether the module has no parameters, such as a loss function. Calls of such a module are not
     recorded."""
     forward_codes: dict[tuple[bool, int], int] = field(default_factory=dict)
-    """Event codes of its forward passes, by (requires gradient, loader). Empty if the mode must be
-    read again."""
+    """Event codes of its forward passes, by (requires gradient, index of the loader). Empty if the
+    mode must be read again."""
     module_names: dict[int, str] | None = None
-    """Names of its modules by the id of the module; None if they must be read again."""
+    """Names of its modules by the id of the module; None if the names must be read again."""
     unregistered_modules: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
-    """Trainable modules that run inside the network without being registered in it, by id."""
+    """Trainable modules that run inside the network but are not registered in it, by their id."""
     output_row_shape: tuple[int, ...] | None = None
     """Shape of a row of the first output; None before the first call."""
     max_length: int = 0
-    """Maximum size of the second dimension of the first argument so far: the length of a text or
-    series."""
+    """Maximum length of a text or series so far: size of the second dimension of the first
+    argument."""
     next_inspection_step: int = 0
     """Number of optimizer steps after which its next forward pass is inspected."""
 
@@ -121,7 +121,7 @@ class ParameterEntry:
     index: int
     ref: "weakref.ref[Any]"
     has_had_gradient: bool = False
-    """Whether the parameter had a gradient when it was last inspected, or before."""
+    """Whether the parameter had a gradient at any inspection so far."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class SchedulerEntry:
     index: int
     ref: "weakref.ref[Any]"
     optimizer: int
-    """Index of its optimizer; -1 if it has none."""
+    """Index of its optimizer; -1 without an optimizer."""
     step_code: int = -1
     """Event code of its steps; -1 before its settings are recorded."""
 
@@ -151,13 +151,13 @@ class ObjectTracker:
         self.tied_parameters = TiedParameters()
         self.has_changed = True
         """Whether an object was added, or a module changed, since the last snapshot."""
-        self._num_by_class: dict[str, int] = {}
+        self._num_networks_by_class: dict[str, int] = {}
         """Number of networks so far, by class name."""
 
     def _network_entry(self, index: int, network: nn.Module) -> NetworkEntry:
         self.has_changed = True
         kind = type(network).__name__
-        self._num_by_class[kind] = number = self._num_by_class.get(kind, 0) + 1
+        self._num_networks_by_class[kind] = number = self._num_networks_by_class.get(kind, 0) + 1
         name = kind if number == 1 else f"{kind}_{number}"
         return NetworkEntry(index, weakref.ref(network), name, _has_no_parameters(network))
 

@@ -1,7 +1,7 @@
 """Tied parameters of a program, and whether their ties are still intact.
 
-A tie is one parameter registered in two modules. It is stored as two paths (module and name), which
-stay valid when a module is replaced by another one under the same name.
+A tie is a parameter that is registered in two modules. A tie is stored as two paths (module and
+name), which stay valid when a module is replaced by another module under the same name.
 """
 
 import weakref
@@ -52,11 +52,12 @@ class TiedParameters:
         """Record a parameter, before it is registered in a module."""
         if parameter is None or module._parameters.get(name) is parameter:
             return
-        key, path = id(parameter), _ParameterPath(weakref.ref(module), name)
-        _, first_path = self._first_paths.get(key, (None, path))
-        if first_path.current_parameter() is not parameter:  # the parameter moved, or is new
-            ref = weakref.ref(parameter, lambda _: self._first_paths.pop(key, None))
-            self._first_paths[key] = ref, path
+        parameter_id, path = id(parameter), _ParameterPath(weakref.ref(module), name)
+        _, first_path = self._first_paths.get(parameter_id, (None, path))
+        # No tie if the parameter is new, or is no longer registered at its first path.
+        if first_path.current_parameter() is not parameter:
+            ref = weakref.ref(parameter, lambda _: self._first_paths.pop(parameter_id, None))
+            self._first_paths[parameter_id] = ref, path
             return
         # Ties of deleted modules, and an earlier record of the same tie, are dropped.
         self._ties = [tie for tie in self._ties if tie.is_alive and tie.paths != (first_path, path)]
@@ -65,38 +66,41 @@ class TiedParameters:
     def on_replace(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
         """Update the paths of ties before a module is replaced.
 
-        Paths into the old module become paths into the new one.
+        Paths into the old module become paths into the new module.
         """
-        old = parent._modules.get(name)
-        if old is None or old is module or not self._ties:
+        old_module = parent._modules.get(name)
+        if old_module is None or old_module is module or not self._ties:
             return
         old_names = {
             id(m): f"{name}.{inner_name}" if inner_name else name
-            for inner_name, m in old.named_modules()
+            for inner_name, m in old_module.named_modules()
         }
 
-        def moved_path(path: _ParameterPath) -> _ParameterPath:
+        def path_after_replacement(path: _ParameterPath) -> _ParameterPath:
             prefix = old_names.get(id(path.owner()))
             if prefix is None:
                 return path
             return _ParameterPath(weakref.ref(parent), f"{prefix}.{path.name}")
 
         for tie in self._ties:
-            first, second = tie.paths
-            tie.paths = moved_path(first), moved_path(second)
+            first_path, second_path = tie.paths
+            tie.paths = path_after_replacement(first_path), path_after_replacement(second_path)
 
     def find_broken(self) -> Iterator[tuple[Parameter, Parameter]]:
         """Yield the two parameters of each broken tie.
 
-        The first one replaced the tied parameter in its module. The second one is the tied
-        parameter, or replaced it as well.
+        The first parameter replaced the tied parameter in one module. The second is the tied
+        parameter, or the parameter that replaced it in the other module.
         """
         for tie in self._ties:
-            first, second = (path.current_parameter() for path in tie.paths)
+            first_parameter, second_parameter = (path.current_parameter() for path in tie.paths)
             # Different parameters that share memory still have equal values.
             if (
-                not (type(first) is type(second) is Parameter)
-                or first.data_ptr() == second.data_ptr()
+                not (type(first_parameter) is type(second_parameter) is Parameter)
+                or first_parameter.data_ptr() == second_parameter.data_ptr()
             ):
                 continue
-            yield (second, first) if first is tie.parameter() else (first, second)
+            if first_parameter is tie.parameter():
+                yield second_parameter, first_parameter
+            else:
+                yield first_parameter, second_parameter

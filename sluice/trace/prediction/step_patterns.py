@@ -28,11 +28,12 @@ pattern. Example: the usual pattern is predicted after itself, and also follows 
 first step of each epoch."""
 
 _MAX_PATTERNS = 64
-"""Maximum number of patterns. Beyond it, patterns without a predicted successor are dropped, or all
-patterns if every one has a successor."""
+"""Maximum number of patterns. When it is reached, patterns without a predicted successor are
+dropped. If every pattern has a successor, all are dropped."""
 
 _END_CODE = -2
-"""Sentinel after the last event code. Codes are not negative; -1 means that a code is unknown."""
+"""Sentinel after the last event code. It differs from every event code (0 or more) and from -1, the
+value for an unknown code."""
 
 
 class StepPatterns:
@@ -59,8 +60,8 @@ class StepPatterns:
                 self._count(previous, pattern, 1)
             is_repeated = not step.ended_ns
             if is_repeated and pattern.successor is not None:
-                # ``step`` represents several steps. All but the last one were followed by the
-                # predicted pattern.
+                # ``step`` represents several steps. All these steps but the last were followed by
+                # the predicted pattern.
                 num_steps = len(step.losses) // 2  # step numbers and losses alternate
                 self._count(pattern, pattern.successor, num_steps - 1)
 
@@ -81,9 +82,11 @@ class StepPatterns:
                 }
                 if len(self._patterns) >= _MAX_PATTERNS:
                     self._patterns = {}
-                for kept in self._patterns.values():  # forget dropped patterns
-                    kept.successor_counts = {
-                        p: n for p, n in kept.successor_counts.items() if p is kept.successor
+                for remaining_pattern in self._patterns.values():  # forget dropped patterns
+                    remaining_pattern.successor_counts = {
+                        p: n
+                        for p, n in remaining_pattern.successor_counts.items()
+                        if p is remaining_pattern.successor
                     }
             # The layout of ``EndedStep.events``, with 0 instead of each time.
             events_without_times = [code_or_time for code in codes for code_or_time in (code, 0)]
@@ -101,7 +104,7 @@ class StepPatterns:
             and previous.successor is None
             and count >= _MIN_REPEATS_IF_PREDICTED
         )
-        # Otherwise, the prediction is updated when the count reaches a multiple of _MIN_REPEATS.
+        # Unless it is due early, the prediction is updated at multiples of _MIN_REPEATS.
         if not is_due_early and count // _MIN_REPEATS == old_count // _MIN_REPEATS:
             return
         has_highest_count = previous.successor is None or count > counts.get(previous.successor, 0)
@@ -114,17 +117,17 @@ class StepPatterns:
             previous.successor_counts = {p: n // 2 for p, n in counts.items()}
 
     def _optimizer_entry(self, codes: Sequence[int]) -> OptimizerEntry | None:
-        """Return the entry of the optimizer that ends a step; None if it cannot be predicted.
+        """Return the entry of the optimizer that ends a step; None if the step is unpredictable.
 
-        A step cannot be predicted if it has unusual events, or if its optimizer has step hooks or
-        was deleted.
+        A step with unusual events cannot be predicted, nor a step of an optimizer that has step
+        hooks or was deleted.
         """
         events = [self._interner.event(code) for code in codes]
-        optimizers = [object_id for kind, object_id, *_ in events if kind == "step"]
-        if len(optimizers) != 1 or events[-1][0] != "step":
+        optimizer_ids = [object_id for kind, object_id, *_ in events if kind == "step"]
+        if len(optimizer_ids) != 1 or events[-1][0] != "step":
             return None
         entries = self._objects.optimizers.entries
-        entry = next((e for e in entries if e.index == optimizers[0]), None)
+        entry = next((e for e in entries if e.index == optimizer_ids[0]), None)
         optimizer = None if entry is None else entry.ref()
         if (
             optimizer is None

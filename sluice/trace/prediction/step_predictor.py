@@ -1,4 +1,4 @@
-"""Predicts the next step of each thread, and follows it event by event.
+"""Predicts the next step of each thread, and compares each event with the prediction.
 
 A step pattern is predicted once it has followed the previous pattern often enough. The first
 mismatch ends the prediction: the step is recorded fully, including the events already matched. One
@@ -45,17 +45,17 @@ class StepPredictor:
         sink = self._sink
         self._patterns = StepPatterns(sink.events.interner, sink.objects)
         self._max_predicted_steps = 0
-        """Maximum number of predicted steps between two fully recorded ones. 0 if no step may be
-        predicted, because steps are slow or each one must be recorded fully."""
+        """Maximum number of predicted steps between two fully recorded steps. 0 if no step may be
+        predicted, because steps are slow or every step must be recorded fully."""
 
-    def _learn(self, released: BufferedStepsReleased) -> None:
+    def _learn(self, event: BufferedStepsReleased) -> None:
         """Learn from ended steps if steps may be predicted, and update ``_max_predicted_steps``."""
         sampling, settings = self._sink.sampling, self._sink.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
-        is_allowed = is_fast and not sampling.every_step_needed_by
-        self._max_predicted_steps = settings.full_sample_every - 1 if is_allowed else 0
+        may_predict = is_fast and not sampling.every_step_needed_by
+        self._max_predicted_steps = settings.full_sample_every - 1 if may_predict else 0
         if self._max_predicted_steps:
-            self._patterns.add(released.steps)
+            self._patterns.add(event.steps)
 
     def _start(self, event: PredictionMayBegin) -> None:
         """Predict the pattern after the step that just ended, if there is a known successor."""
@@ -69,7 +69,7 @@ class StepPredictor:
         num_steps = self._max_predicted_steps
         if successor is not pattern:
             # If two optimizers alternate, an even number of predicted steps makes the fully
-            # recorded steps alternate, too. With an odd number, all would be of one optimizer.
+            # recorded steps alternate, too. With an odd number, all would belong to one optimizer.
             num_steps -= num_steps % 2
         num_steps = min(num_steps, event.due_step - self._sink.steps.last - 1)
         if num_steps > 0:
@@ -84,21 +84,23 @@ class StepPredictor:
             return
         pattern = prediction.pattern
         assert pattern is not None  # because the running step is predicted
-        matched_codes, now = prediction.codes[: prediction.position], self._sink.clock()
+        matched_codes, now_ns = prediction.codes[: prediction.position], self._sink.clock()
         self._close(thread, pattern, matched_codes)
-        thread.step.events = [number for code in matched_codes for number in (code, now)]
+        thread.step.events = [
+            code_or_time for code in matched_codes for code_or_time in (code, now_ns)
+        ]
         zero_grad_code = pattern.optimizer_entry.zero_grad_code
-        # Which happened last: ``zero_grad`` or a backward pass?
+        # Find out whether ``zero_grad`` or a backward pass happened last.
         gradient_codes = {zero_grad_code, *self._sink.events.backward_codes}
         last_code = next((c for c in reversed(matched_codes) if c in gradient_codes), None)
         thread.backward.is_followed_by_zeroing = last_code == zero_grad_code
 
     def end_step(self, thread: ThreadState) -> None:
-        """Store a step that matched its prediction, and predict the next one."""
+        """Store a step that matched its prediction, and predict the next step."""
         steps, prediction = self._sink.steps, thread.prediction
         pattern = prediction.pattern
         assert pattern is not None  # because the step was predicted
-        steps.last = step_number = next(steps.numbers)
+        steps.last = step_number = next(steps.step_numbers)
         if not pattern.steps_and_losses:
             prediction.repeated_patterns.append(pattern)
         pattern.steps_and_losses += step_number, thread.step.losses
@@ -143,9 +145,10 @@ class StepPredictor:
     def _update_gradient_trackers(
         self, patterns: Sequence[StepPattern], current: StepPattern, matched_codes: Sequence[int]
     ) -> None:
-        """Update the gradient trackers, which did not see the predicted steps.
+        """Update the gradient trackers, which were not updated in the predicted steps.
 
-        These are the trackers of the optimizers that made the steps, or will end the running step.
+        These are the trackers of the optimizers that made the predicted steps, and of the optimizer
+        that is predicted to end the running step.
 
         Args:
             patterns: Patterns of the predicted steps that ended, sorted by their last step.
@@ -154,24 +157,26 @@ class StepPredictor:
         """
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
         backward_codes = self._sink.events.backward_codes
-        last_pattern_index = {pattern.optimizer_entry: i for i, pattern in enumerate(patterns)}
-        # The optimizer of the running step is included, even if it made none of the repeated steps.
+        last_pattern_index = {
+            pattern.optimizer_entry: pattern_index for pattern_index, pattern in enumerate(patterns)
+        }
+        # The optimizer of the running step is included, even if it made no repeated step.
         for entry in dict.fromkeys((current.optimizer_entry, *last_pattern_index)):
-            tracker, i = entry.gradient_tracker, last_pattern_index.get(entry, -1)
+            tracker, pattern_index = entry.gradient_tracker, last_pattern_index.get(entry, -1)
             zero_grad_code = entry.zero_grad_code
             codes_since_step = [  # since the last step of this optimizer
-                *chain.from_iterable(pattern.codes for pattern in patterns[i + 1 :]),
+                *chain.from_iterable(pattern.codes for pattern in patterns[pattern_index + 1 :]),
                 *matched_codes,
             ]
             has_zero_grad = any(zero_grad_code in codes for codes in code_lists)
-            # If there is no zero_grad event, and gradients are not kept from step to step, the
+            # Without a zero_grad event, and with gradients that are not kept from step to step, the
             # program clears gradients in a way that causes no event.
             clears_silently = not has_zero_grad and not self._patterns.keeps_gradients(
-                current if i < 0 else patterns[i]
+                current if pattern_index < 0 else patterns[pattern_index]
             )
             if zero_grad_code in codes_since_step or (codes_since_step and clears_silently):
                 tracker.is_cleared = True
-            elif i >= 0:
+            elif pattern_index >= 0:
                 # The gradients of the optimizer's last step are still in place.
                 has_backward = not backward_codes.isdisjoint(codes_since_step)
                 tracker.record_gradients(may_have_changed=has_backward)

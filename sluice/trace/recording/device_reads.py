@@ -10,10 +10,10 @@ OnValues = Callable[[Sequence[float]], None]
 
 
 class BatchedDeviceReads:
-    """Collects requests for scalars, and passes the values to callbacks when all are read at once.
+    """Collects requests for scalars, reads all scalars at once, and passes them to callbacks.
 
     Cost:
-        One device synchronization per read, for each device and dtype.
+        One device synchronization per ``read``, for each device and dtype.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class BatchedDeviceReads:
         """Request values; ``read`` passes them to the callback.
 
         Args:
-            scalars: Zero-dimensional tensors on any device, or numbers that are already known.
+            scalars: Zero-dimensional tensors on any device, or Python numbers.
             on_values: Called with one float per scalar.
         """
         with self._lock:
@@ -42,8 +42,8 @@ class BatchedDeviceReads:
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[int], list[Tensor]]] = {}
         for position, scalar in enumerate(scalars):
             if isinstance(scalar, Tensor):
-                key = (scalar.device, scalar.dtype)
-                positions, tensors = groups.setdefault(key, ([], []))
+                group = (scalar.device, scalar.dtype)
+                positions, tensors = groups.setdefault(group, ([], []))
                 positions.append(position)
                 tensors.append(scalar)
             else:

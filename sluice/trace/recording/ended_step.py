@@ -1,4 +1,4 @@
-"""Buffered data of steps that ended, as it is delivered to the recorder and the samplers."""
+"""Record of ended steps, which ``StepRecorder`` delivers to the recorder and the samplers."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ class EndedStep(NamedTuple):
     """One fully recorded step, or several steps that repeated a pattern."""
 
     step: int
-    """Number of the step; of repeated steps, the last one."""
+    """Number of the step; for repeated steps, the number of the last step."""
     thread: int
     """Index of the thread."""
     events: list[int]
@@ -24,10 +24,10 @@ class EndedStep(NamedTuple):
     ended_ns: int
     """End time [ns]; 0 for repeated steps."""
     began_ns: int
-    """End time of the previous step in this thread; for its first step, the time at which the trace
-    began or the thread recorded its first event [ns]."""
+    """End time of the previous step in this thread [ns]. For the first step of the thread, the time
+    at which the trace began or the thread recorded its first event. 0 for repeated steps."""
     since_recorded_step_ns: int
-    """Time from the end of the previous fully recorded step, of any thread, to the end of this one
+    """Time from the end of the previous fully recorded step, of any thread, to the end of this step
     [ns]; 0 for repeated steps."""
     statistics_ns: int
     """Part of ``since_recorded_step_ns`` spent on statistics [ns]."""

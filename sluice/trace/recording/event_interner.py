@@ -1,4 +1,4 @@
-"""Interns events and event sequences: each distinct one is stored once and has a small integer."""
+"""Interns events and event sequences: stores each only once, and assigns a small integer to it."""
 
 import threading
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from sluice.trace.records.events import TraceEvent, TraceEventKind
 _MAX_BLOCK_LENGTH = 8
 """Maximum number of events in a block whose consecutive repeats are stored once."""
 _MAX_SEQUENCES = 2048
-"""Maximum number of distinct sequences in a trace. Steps with further ones are only counted."""
-_MAX_CACHED = 4096
+"""Maximum number of distinct sequences in a trace. Steps with other sequences are only counted."""
+_MAX_CACHED_STEPS = 4096
 """Maximum number of cached results of ``intern_step``. The cache is cleared when it is full."""
 
 EventKey = tuple[TraceEventKind, int, int, tuple[str, ...], int]
@@ -18,13 +18,13 @@ EventKey = tuple[TraceEventKind, int, int, tuple[str, ...], int]
 
 OVERFLOW_INDEX = -(2**31)
 """Sequence index of all steps beyond the maximum number of distinct sequences. It differs from
-every valid index, and from -1 - index, with which the recorder marks unfinished sequences."""
+every valid index, and from -1 - index, the key of an unfinished sequence in the recorder."""
 
 
 class EventInterner:
     """Assigns a code to each distinct event, and an index to each distinct sequence of events.
 
-    Codes and indices are numbers from 0, in the order of first appearance.
+    Codes and indices are assigned from 0 on, in the order of first appearance.
     """
 
     def __init__(self) -> None:
@@ -60,44 +60,44 @@ class EventInterner:
         The sequence contains each repeated block of events only once. The index is
         ``OVERFLOW_INDEX`` if there are too many distinct sequences.
         """
-        key = (thread, tuple(codes))
-        cached = self._cache.get(key)
-        if cached is None:
-            if len(self._cache) >= _MAX_CACHED:
+        cache_key = (thread, tuple(codes))
+        cached_result = self._cache.get(cache_key)
+        if cached_result is None:
+            if len(self._cache) >= _MAX_CACHED_STEPS:
                 self._cache.clear()
-            folded, positions = self.fold_repeats(codes)
-            index = self._intern_sequence(thread, tuple(folded))
-            cached = self._cache[key] = (index, tuple(positions))
-        return cached
+            folded_codes, positions = self.fold_repeats(codes)
+            index = self._intern_sequence(thread, tuple(folded_codes))
+            cached_result = self._cache[cache_key] = (index, tuple(positions))
+        return cached_result
 
     def fold_repeats(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the codes with repeated blocks kept once, and their original positions.
+        """Return the codes with each repeated block only once, and their positions in ``codes``.
 
-        The last event of a repeated block gets its position in the last repeat, so that the time
-        of the event is the end of the block.
+        The position of the last event of a repeated block is its position in the last repeat. So
+        the time of this event is the end of all repeats.
         """
-        folded: list[int] = []
+        folded_codes: list[int] = []
         positions: list[int] = []
         start = 0
         while start < len(codes):
             length, end = _find_block(codes, start)
-            folded += codes[start : start + length]
+            folded_codes += codes[start : start + length]
             positions += range(start, start + length)
             if end > start + length:
-                kind, object_id, related_id, flags, _ = self._event_by_code[folded[-1]]
-                folded[-1] = self.intern((kind, object_id, related_id, flags, length))
+                kind, object_id, related_id, flags, _ = self._event_by_code[folded_codes[-1]]
+                folded_codes[-1] = self.intern((kind, object_id, related_id, flags, length))
                 positions[-1] = end - 1
             start = end
-        return folded, positions
+        return folded_codes, positions
 
-    def _intern_sequence(self, thread: int, folded: tuple[int, ...]) -> int:
-        index = self._index_by_sequence.get((thread, folded))
+    def _intern_sequence(self, thread: int, folded_codes: tuple[int, ...]) -> int:
+        index = self._index_by_sequence.get((thread, folded_codes))
         if index is None:
             if len(self._index_by_sequence) >= _MAX_SEQUENCES:
                 return OVERFLOW_INDEX
-            index = self._index_by_sequence[thread, folded] = len(self._index_by_sequence)
+            index = self._index_by_sequence[thread, folded_codes] = len(self._index_by_sequence)
             self.unwritten_sequences.append(
-                (index, thread, tuple(self._event_by_code[code] for code in folded))
+                (index, thread, tuple(self._event_by_code[code] for code in folded_codes))
             )
         return index
 
@@ -105,7 +105,7 @@ class EventInterner:
 def _find_block(codes: Sequence[int], start: int) -> tuple[int, int]:
     """Return the length of the block at ``start``, and the position after its last repeat.
 
-    The shortest block that repeats is found. An event that begins no such block counts as a block
+    The shortest block that repeats is found. An event at which no repeated block begins is a block
     of length 1.
     """
     for length in range(1, _MAX_BLOCK_LENGTH + 1):

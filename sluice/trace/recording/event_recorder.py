@@ -10,8 +10,8 @@ from sluice.trace.records.events import TraceEventKind
 from sluice.trace.thread_state import ThreadState
 
 _MAX_EVENTS = 4096
-"""Number of events of a step at which repeated blocks of events are folded: kept only once. Usually
-only a step after a long evaluation has that many events."""
+"""Number of events of a step at which repeated blocks of events are folded: stored only once.
+Usually only a step after a long evaluation has this number of events."""
 
 
 class EventRecorder:
@@ -19,7 +19,7 @@ class EventRecorder:
 
     Args:
         interner: Assigns a code to each distinct event.
-        bus: Publishes ``UnexpectedEvent`` when an event differs from the predicted one.
+        bus: Publishes ``UnexpectedEvent`` when an event differs from the predicted event.
         clock: Monotonic time [ns].
     """
 
@@ -40,14 +40,14 @@ class EventRecorder:
         related_id: int = -1,
         flags: tuple[str, ...] = (),
     ) -> int:
-        """Return the code of an event; hooks that record it at every step keep the code."""
+        """Return the code of an event; hooks of frequent events store the code."""
         code = self.interner.intern((kind, object_id, related_id, flags, 0))
         if kind == "backward":
             self.backward_codes.add(code)
         return code
 
     def record(self, thread: ThreadState, code: int) -> None:
-        """Record an event by its code; if it equals the predicted event, only advance."""
+        """Record an event by its code; if it equals the predicted event, advance the prediction."""
         prediction = thread.prediction
         position = prediction.position
         if position >= 0:
@@ -83,7 +83,7 @@ class EventRecorder:
         events = thread.step.events
         code, time_ns = events[-2:]
         kind, object_id, related_id, flags, _ = self.interner.event(code)
-        if kind == "step":  # its first flag is the state of the gradients
+        if kind == "step":  # the first flag of a step event is the state of the gradients
             step_code = self.code(kind, object_id, related_id, ("zero", *flags[1:]))
             events[-2:] = self.code("zero", object_id), time_ns, step_code, time_ns
 
@@ -96,14 +96,14 @@ class EventRecorder:
         thread.step.began_ns = thread.step.began_ns or self._clock()
 
     def _fold_repeats(self, thread: ThreadState) -> None:
-        """Keep repeated blocks of events once. If 2,048 or more remain, keep the latest 1,024."""
+        """Keep each repeated block once; if 2,048 or more events remain, keep the latest 1,024."""
         step = thread.step
-        folded, positions = self.interner.fold_repeats(step.codes)
-        if len(folded) >= _MAX_EVENTS // 2:
-            folded, positions = folded[-_MAX_EVENTS // 4 :], positions[-_MAX_EVENTS // 4 :]
+        codes, positions = self.interner.fold_repeats(step.codes)
+        if len(codes) >= _MAX_EVENTS // 2:
+            codes, positions = codes[-_MAX_EVENTS // 4 :], positions[-_MAX_EVENTS // 4 :]
         times = step.events[1::2]
         step.events = [
-            number
-            for code, position in zip(folded, positions, strict=True)
-            for number in (code, times[position])
+            code_or_time
+            for code, position in zip(codes, positions, strict=True)
+            for code_or_time in (code, times[position])
         ]

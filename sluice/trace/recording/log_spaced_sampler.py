@@ -7,21 +7,21 @@ class LogSpacedSampler:
     The number of kept rows grows with the logarithm of the length of the series.
 
     Args:
-        initial_rows: Number of first rows that are all kept; at least 2. Afterwards, the interval
-            between kept rows doubles after every ``initial_rows // 2`` kept rows.
+        initial_rows: Number of rows at the beginning of which every row is kept; at least 2. Later,
+            the interval between kept rows doubles after every ``initial_rows // 2`` kept rows.
     """
 
-    __slots__ = ("_initial_rows", "_interval", "_next_position", "_num_left", "_position")
+    __slots__ = ("_initial_rows", "_interval", "_next_position", "_position", "_rows_left")
 
     def __init__(self, initial_rows: int) -> None:
         self._initial_rows = initial_rows
         self._position = self._next_position = 0
         """Position of the next row in the series, and of the next row that is kept."""
-        self._interval, self._num_left = 1, initial_rows
+        self._interval, self._rows_left = 1, initial_rows
         """Interval between kept rows, and number of rows that are still kept at this interval."""
 
     def skip_if_none_kept(self, num_rows: int) -> bool:
-        """Advance by ``num_rows`` rows if none of them is kept; return whether it advanced."""
+        """Advance by ``num_rows`` rows if no such row is kept; return False otherwise."""
         if self._position + num_rows > self._next_position:
             return False
         self._position += num_rows
@@ -33,8 +33,8 @@ class LogSpacedSampler:
         self._position = position + 1
         if position < self._next_position:
             return False
-        self._num_left -= 1
-        if not self._num_left:
-            self._interval, self._num_left = self._interval * 2, self._initial_rows // 2
+        self._rows_left -= 1
+        if not self._rows_left:
+            self._interval, self._rows_left = self._interval * 2, self._initial_rows // 2
         self._next_position = -(-(position + 1) // self._interval) * self._interval
         return True

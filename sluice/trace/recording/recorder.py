@@ -26,12 +26,12 @@ from sluice.trace.settings import TraceSettings
 
 _MAX_RECENT_STEPS = 128
 """Maximum number of steps whose detail is kept until the next flush: times of events, and scalars
-that are not kept in the history. If a program makes more steps, the detail of the earlier ones is
+that are not kept in the history. If a program makes more steps, the detail of the earlier steps is
 dropped."""
 
 _MAX_DETAIL_RECORDS = 1024
-"""Maximum number of other records of detail that are kept until the next flush. If there are more,
-the earlier ones are dropped."""
+"""Maximum number of other records of detail that are kept until the next flush. If more are added,
+the earliest are dropped."""
 
 ScalarsRow = tuple[
     int, list[Tensor | float], list[tuple[int, Tensor | float, float]], Tensor | None, bool
@@ -40,13 +40,13 @@ ScalarsRow = tuple[
 the row is kept in the history."""
 
 _NUM_STEP_FIELDS = 6
-"""Number of fields of a row in ``_steps``."""
+"""Number of fields of a row in ``_step_rows``."""
 
 _NUM_SCALARS_FIELDS = 5
 """Number of fields of a row in ``_recent_scalars``."""
 
 
-def _rows(flat: Iterable[Any], num_fields: int) -> Iterator[tuple[Any, ...]]:
+def _iter_rows(flat: Iterable[Any], num_fields: int) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a flat sequence, given the number of fields of a row."""
     return zip(*[iter(flat)] * num_fields, strict=True)
 
@@ -57,8 +57,8 @@ class Recorder:
     Args:
         folder: Folder of this process; created at the first flush.
         settings: Limits of time and disk space.
-        describe: Returns the description of this process. Called when the folder is created,
-            because the rank of the process may be unknown before.
+        describe: Returns the first record of the trace, which describes this process. Called when
+            the folder is created, because the rank of the process may be unknown before.
         clock: Monotonic time [ns].
     """
 
@@ -80,16 +80,16 @@ class Recorder:
         self._history_lines: list[bytes] = []
         self._kept_statistics: list[Record] = []
         """Statistics that are kept in the history, and are not written yet."""
-        self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_RECORDS)
+        self._detail_records: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_RECORDS)
         """Name and record of the recent detail that is not written yet."""
         self._sequence_counts: dict[int, list[int]] = {}
         """First step, last step and number of steps since the last flush, by sequence index. An
         unfinished step has the key -1 - index."""
         # Rows are stored flat: a container per row would trigger the garbage collector more often.
-        self._steps: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_STEP_FIELDS)
-        """Rows of steps: step, sequence index, positions of the events that the sequence stores (a
-        repeated block of events is stored once), times of all events of the step, end time, and
-        end time of the previous step."""
+        self._step_rows: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_STEP_FIELDS)
+        """Rows of steps: step, sequence index, positions of the events that the sequence stores,
+        times of all events of the step, end time, and end time of the previous step. The sequence
+        stores a repeated block of events only once."""
         self._recent_scalars: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_SCALARS_FIELDS)
         """Rows of scalars that are only recent detail, with the fields of ``ScalarsRow``."""
         self._kept_scalars: list[ScalarsRow] = []
@@ -102,7 +102,8 @@ class Recorder:
         self._statistics_sampler = LogSpacedSampler(settings.history_rows)
         self.device_reads = BatchedDeviceReads()
         self.num_overflow_steps = 0
-        """Number of steps without a recorded sequence: there were too many distinct sequences."""
+        """Number of steps whose sequence was not recorded, because there were too many distinct
+        sequences."""
 
     def write(self, name: str, record: Record) -> None:
         """Add a record to the history, which covers the whole run."""
@@ -110,7 +111,7 @@ class Recorder:
 
     def write_detail(self, name: str, record: Record) -> None:
         """Add a record to the recent detail, in which it is kept until newer records replace it."""
-        self._detail.append((name, record))
+        self._detail_records.append((name, record))
 
     def write_statistics(self, record: Record) -> None:
         """Add statistics to the recent detail, and a sample of them to the history."""
@@ -121,26 +122,30 @@ class Recorder:
     def add_steps(self, steps: Iterable[EndedStep]) -> None:
         """Add the data of ended steps."""
         for step in steps:
-            sequence, kept_positions = self.interner.intern_step(step.events[::2], step.thread)
+            sequence_index, kept_positions = self.interner.intern_step(
+                step.events[::2], step.thread
+            )
             # If ``ended_ns`` is 0, the object describes several repeated steps. Its ``losses`` then
             # alternate between step numbers and lists of losses.
             is_repeated = not step.ended_ns
             num_steps = len(step.losses) // 2 if is_repeated else 1
-            count_row = self._sequence_counts.get(sequence)
+            count_row = self._sequence_counts.get(sequence_index)
             if count_row is None:
                 first_step = step.losses[0] if is_repeated else step.step
-                self._sequence_counts[sequence] = [first_step, step.step, num_steps]
+                self._sequence_counts[sequence_index] = [first_step, step.step, num_steps]
             else:
                 count_row[1] = step.step
                 count_row[2] += num_steps
-            if sequence == OVERFLOW_INDEX:
+            if sequence_index == OVERFLOW_INDEX:
                 self.num_overflow_steps += num_steps
             if is_repeated:
                 self._add_repeats(step.losses)
                 continue
             # An array, because the garbage collector would have to traverse a list.
             times = array("q", step.events[1::2])
-            self._steps += step.step, sequence, kept_positions, times, step.ended_ns, step.began_ns
+            self._step_rows += (
+                step.step, sequence_index, kept_positions, times, step.ended_ns, step.began_ns
+            )  # fmt: skip
             if step.losses or step.clips or step.scale is not None:
                 is_kept = self._scalars_sampler.advance()
                 scalars = (step.step, step.losses, step.clips, step.scale, is_kept)
@@ -153,7 +158,7 @@ class Recorder:
         """Add the losses of repeated steps: step, its losses, next step, its losses, and so on."""
         sampler = self._scalars_sampler
         are_skipped = sampler.skip_if_none_kept(len(steps_and_losses) // 2)
-        for step, losses in _rows(steps_and_losses, 2):
+        for step, losses in _iter_rows(steps_and_losses, 2):
             is_kept = not are_skipped and sampler.advance()
             if is_kept:
                 self._kept_scalars.append((step, losses, [], None, is_kept))
@@ -162,9 +167,9 @@ class Recorder:
 
     def record_open_events(self, step: int, codes: Sequence[int], thread: int) -> None:
         """Add the events of the unfinished step of a thread at the end of the trace."""
-        sequence, _ = self.interner.intern_step(codes, thread)
-        if sequence != OVERFLOW_INDEX:
-            self._sequence_counts[-1 - sequence] = [step, step, 1]
+        sequence_index, _ = self.interner.intern_step(codes, thread)
+        if sequence_index != OVERFLOW_INDEX:
+            self._sequence_counts[-1 - sequence_index] = [step, step, 1]
 
     def read_device_values(self) -> None:
         """Read all requested values from the devices; see ``BatchedDeviceReads``."""
@@ -198,7 +203,7 @@ class Recorder:
         self._files.write_history(self._history_lines, is_required=True)
         self._files.write_recent(
             [
-                *(encode_line(name, record.model_dump()) for name, record in self._detail),
+                *(encode_line(name, record.model_dump()) for name, record in self._detail_records),
                 *self._step_lines(),
                 *_scalars_lines(scalars, is_kept=False),
             ]
@@ -206,15 +211,15 @@ class Recorder:
         if self._files.is_full and not was_full:
             text = (
                 f"The history reached its limit of {self._settings.history_bytes:,} bytes. Later "
-                "losses, norms and statistics are not added to it. Raise history_bytes to keep "
-                "them."
+                "losses, norms and statistics are not kept in the history. Raise history_bytes to "
+                "keep more."
             )
-            step = self._steps[-_NUM_STEP_FIELDS] if self._steps else 0
+            step = self._step_rows[-_NUM_STEP_FIELDS] if self._step_rows else 0
             note = encode_line("note", {"step": step, "kind": "full", "text": text})
             self._files.write_history([note], is_required=True)
         self._history_lines, self._kept_statistics = [], []
-        self._detail.clear()
-        self._steps.clear()
+        self._detail_records.clear()
+        self._step_rows.clear()
         self.flush_due_ns = self._clock() + int(self._settings.flush_s * 1e9)
 
     def close(self) -> None:
@@ -242,27 +247,28 @@ class Recorder:
             self.learning_rates = []
 
     def _step_lines(self) -> Iterable[bytes]:
-        if self._steps:
-            began = self._began_ns
+        if self._step_rows:
+            trace_began_ns = self._began_ns
             rows = [
                 [
                     step,
-                    sequence,
-                    [(times[i] - began) // 1000 for i in kept_positions],
-                    (end - began) // 1000,
-                    (start - began) // 1000,
+                    sequence_index,
+                    [(times[i] - trace_began_ns) // 1000 for i in kept_positions],
+                    (ended_ns - trace_began_ns) // 1000,
+                    (began_ns - trace_began_ns) // 1000,
                 ]
-                for step, sequence, kept_positions, times, end, start in _rows(
-                    self._steps, _NUM_STEP_FIELDS
+                for step, sequence_index, kept_positions, times, ended_ns, began_ns in _iter_rows(
+                    self._step_rows, _NUM_STEP_FIELDS
                 )
-                if sequence != OVERFLOW_INDEX
+                if sequence_index != OVERFLOW_INDEX
             ]
             yield encode_line("steps", {"rows": rows})
 
     def _request_scalars(self) -> None:
         """Request the values of all buffered scalars, in the order of their steps."""
-        recent: Iterator[Any] = _rows(self._recent_scalars, _NUM_SCALARS_FIELDS)
-        rows: list[ScalarsRow] = sorted([*recent, *self._kept_scalars], key=operator.itemgetter(0))
+        recent_rows: Iterator[Any] = _iter_rows(self._recent_scalars, _NUM_SCALARS_FIELDS)
+        rows: list[ScalarsRow] = [*recent_rows, *self._kept_scalars]
+        rows.sort(key=operator.itemgetter(0))
         self._recent_scalars.clear()
         self._kept_scalars = []
         requested_scalars: list[Tensor | float] = []
@@ -276,11 +282,11 @@ class Recorder:
 
     def _on_scalars(self, rows: Iterable[ScalarsRow], values: Sequence[float]) -> None:
         """Store rows with the values that were requested for them, in the same order."""
-        remaining = iter(values)
+        remaining_values = iter(values)
         for step, losses, clips, scale, is_kept in rows:
-            loss_values = list(islice(remaining, len(losses)))
-            norms = [(index, next(remaining), max_norm) for index, _, max_norm in clips]
-            row = [step, loss_values, norms, None if scale is None else next(remaining)]
+            loss_values = list(islice(remaining_values, len(losses)))
+            norms = [(index, next(remaining_values), max_norm) for index, _, max_norm in clips]
+            row = [step, loss_values, norms, None if scale is None else next(remaining_values)]
             self._resolved_scalars.append((row, is_kept))
 
 

@@ -31,8 +31,8 @@ class StepRecorder:
     """
 
     __slots__ = (
-        "_bus", "_clock", "_due_step", "_events", "_last_end_ns", "_lock", "_pending_steps",
-        "_recorder", "_sampling", "last", "numbers",
+        "_bus", "_clock", "_delivery_step", "_events", "_last_end_ns", "_lock", "_pending_steps",
+        "_recorder", "_sampling", "last", "step_numbers",
     )  # fmt: skip
 
     def __init__(
@@ -50,13 +50,13 @@ class StepRecorder:
         self._lock = threading.Lock()
         self.last = 0
         """Number of the last step of any thread."""
-        self.numbers = count(1)
-        """Yields the numbers of the next steps, which are unique across threads."""
+        self.step_numbers = count(1)
+        """Yields the number of each next step, which is unique across threads."""
         self._last_end_ns = began_ns
         """End time of the last fully recorded step [ns]."""
         self._pending_steps: list[tuple[Any, ...]] = []
         """Fields of an ``EndedStep`` for each buffered entry."""
-        self._due_step = 0
+        self._delivery_step = 0
         """Number of the step at whose end the buffered steps are delivered."""
 
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
@@ -79,34 +79,34 @@ class StepRecorder:
         """Record the end of a step that an optimizer made or a gradient scaler skipped."""
         step = thread.step
         with self._lock:
-            self.last = next(self.numbers)
+            self.last = next(self.step_numbers)
             thread.num_steps += 1
             entry.num_steps += 1
             if step.pending_statistics is not None:
                 self._sampling.after_step(step, entry, self.last)
-            if thread.index < 0:  # its first event was a step, so it has no index yet
+            if thread.index < 0:  # the first event of the thread was a step
                 self._events.assign_index(thread)
-            now = self._clock()
-            since_recorded_step_ns = now - self._last_end_ns
+            now_ns = self._clock()
+            since_recorded_step_ns = now_ns - self._last_end_ns
             statistics_ns, step.statistics_ns = step.statistics_ns, 0
             events = step.events
             # A plain tuple is faster than an EndedStep, which is created at delivery.
             self._pending_steps.append(
                 (
                     self.last, thread.index, events, step.losses, step.clips, step.loss_scale,
-                    now, step.began_ns, since_recorded_step_ns, statistics_ns,
+                    now_ns, step.began_ns, since_recorded_step_ns, statistics_ns,
                 )
             )  # fmt: skip
             thread.last_loss = step.losses[-1] if step.losses else None
             thread.clear_step()
-            if statistics_ns or self.last >= self._due_step:
+            if statistics_ns or self.last >= self._delivery_step:
                 self.deliver_pending()
-            if now >= self._recorder.flush_due_ns:
+            if now_ns >= self._recorder.flush_due_ns:
                 self.flush()
-                now = self._clock()
-            self._last_end_ns = step.began_ns = now
+                now_ns = self._clock()
+            self._last_end_ns = step.began_ns = now_ns
             if not self._sampling.samples_norms:  # a sampled step cannot be predicted
-                self._bus.publish(PredictionMayBegin(thread, events[::2], self._due_step))
+                self._bus.publish(PredictionMayBegin(thread, events[::2], self._delivery_step))
 
     def add_repeated(self, *fields: Any) -> None:
         """Buffer steps that matched their prediction, given the fields of an ``EndedStep``."""
@@ -116,15 +116,15 @@ class StepRecorder:
     def deliver_pending(self) -> None:
         """Deliver the buffered steps, and determine the step of the next delivery.
 
-        The recorder, the samplers and the subscribers receive the steps. Delivering many steps at
-        once costs far less than one at a time, because code and data stay in the processor's cache.
+        The recorder, the samplers and the subscribers receive the steps. Many steps are delivered
+        at once, because code and data then stay in the processor's cache.
         """
         if not self._pending_steps:
             return
         steps, self._pending_steps = [*starmap(EndedStep, self._pending_steps)], []
         sampling = self._sampling
         sampling.add_steps(steps)
-        self._due_step = self.last + min(
+        self._delivery_step = self.last + min(
             max(sampling.budget.steps_until_due, 1), _MAX_PENDING_STEPS
         )
         self._recorder.add_steps(steps)
@@ -149,7 +149,7 @@ def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
     # backward pass is zero now.
     may_be_zero = thread.backward.is_followed_by_zeroing or (
         entry.gradient_check.last_nonzero_gradient is not None
-        and entry.gradient_check.pop_was_zeroed()
+        and entry.gradient_check.check_zeroing_once()
     )
     flags = entry.gradient_tracker.record_step(entry, may_be_zero=may_be_zero)
     if thread.optimizer_call.has_closure:

@@ -1,9 +1,9 @@
 """Files of one traced process: a history that grows slowly, and a ring buffer of recent detail.
 
 ``history.ndjson`` is append-only. The ring buffer consists of ``recent-0.ndjson`` and
-``recent-1.ndjson``: detail is appended to one of them until it is full; then the other one is
-emptied and used. Every write consists of whole lines, so a killed process leaves at most one
-incomplete line at the end of each file.
+``recent-1.ndjson``. Detail is appended to the active file until this file is full; then the other
+file is emptied and becomes the active file. Every write consists of whole lines, so after a kill at
+most one line at the end of each file is incomplete.
 """
 
 import os
@@ -24,7 +24,7 @@ RECENT_FILES = ("recent-0.ndjson", "recent-1.ndjson")
 def unique_folder(parent: Path, label: str) -> Path:
     """Return the path of a new, unique folder, such as ``20260102-030405-pid7-9f1c0a``.
 
-    The folder is not created here. A process id alone is not unique: in a container, the training
+    The folder is not created here. A process id alone is not unique. In a container, the training
     process may have the same id at every start, and several containers may share the parent folder.
 
     Args:
@@ -41,10 +41,10 @@ def workers_file(folder: Path) -> Path:
 
 
 class TraceFiles:
-    """Writer of a trace folder; each folder has exactly one.
+    """Writer of a trace folder; each folder has exactly one writer.
 
     Args:
-        folder: Created here; must not exist.
+        folder: Folder of the trace; it is created here and must not exist.
         recent_bytes: Maximum size of both ring files together [bytes].
         history_bytes: Size of the history beyond which only required lines are written [bytes].
     """
@@ -55,8 +55,8 @@ class TraceFiles:
         self.folder = folder
         self._max_ring_file_bytes = recent_bytes // len(RECENT_FILES)
         self._max_history_bytes = history_bytes
-        self._history = _open(folder / HISTORY_FILE)
-        self._recent = [_open(folder / name) for name in RECENT_FILES]
+        self._history_handle = _open(folder / HISTORY_FILE)
+        self._recent_handles = [_open(folder / name) for name in RECENT_FILES]
         self._active_index = 0
         """Index of the ring file to which lines are appended."""
         self._num_bytes = {"history": 0, "recent": 0}
@@ -65,28 +65,31 @@ class TraceFiles:
         """Whether lines that are not required were dropped, because the history is full."""
 
     def write_history(self, lines: Iterable[bytes], *, is_required: bool) -> None:
-        """Append lines to the history; if it is full, lines that are not required are dropped."""
+        """Append lines to the history. If it is full, drop lines that are not required."""
         content = b"".join(lines)
         if not is_required and self._num_bytes["history"] + len(content) > self._max_history_bytes:
             self.is_full = True
             return
         self._num_bytes["history"] += len(content)
-        _write(self._history, content)
+        _write(self._history_handle, content)
 
     def write_recent(self, lines: Iterable[bytes]) -> None:
-        """Append lines to the ring buffer; if it is full, the older half is dropped first."""
+        """Append lines to the ring buffer.
+
+        If the active file has no space for the lines, the other file is emptied and becomes active.
+        """
         content = b"".join(lines)
         if self._num_bytes["recent"] + len(content) > self._max_ring_file_bytes:
             self._active_index = 1 - self._active_index
-            os.ftruncate(self._recent[self._active_index], 0)
+            os.ftruncate(self._recent_handles[self._active_index], 0)
             self._num_bytes["recent"] = 0
         self._num_bytes["recent"] += len(content)
-        _write(self._recent[self._active_index], content)
+        _write(self._recent_handles[self._active_index], content)
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
-        handles = [self._history, *self._recent]
-        self._history, self._recent = -1, [-1] * len(RECENT_FILES)
+        handles = [self._history_handle, *self._recent_handles]
+        self._history_handle, self._recent_handles = -1, [-1] * len(RECENT_FILES)
         for handle in handles:
             if handle >= 0:
                 os.close(handle)

@@ -4,22 +4,21 @@ import math
 import statistics
 from collections import deque
 
-_COST_WINDOW = 9
-"""Number of latest samples over which the median cost is computed. The first costs include
-warm-up."""
+_NUM_RECENT_COSTS = 9
+"""Number of latest samples whose median cost is used. With a mean, the warm-up in the first costs
+would make the interval too long."""
 
-_STEP_WINDOW = 33
-"""Number of latest steps over which the median time is computed. With a median, a single pause of
-the program does not raise the sampling rate."""
+_NUM_RECENT_STEP_TIMES = 33
+"""Number of latest steps whose median time is used. With a median, a single pause of the program
+does not shorten the sampling interval."""
 
 
 class SamplingBudget:
-    """Chooses the steps with statistics, so that statistics take at most a share of the run time.
+    """Chooses the steps with statistics, so that statistics take only a share of the run time.
 
-    The first steps are sampled often and later ones less and less often, so that a short run has
-    samples, too. Norms of gradients and weights are sampled at least every ``max_interval`` steps,
-    even if their cost then exceeds the share. All other statistics are sampled only as often as the
-    share allows.
+    The sampling interval is short at first and grows, so that a short run has samples, too. Later,
+    norms of gradients and weights are sampled at least every ``max_interval`` steps, even if their
+    cost exceeds the share. All other statistics are sampled only as often as the share allows.
 
     Args:
         cost_share: Maximum time spent on statistics, as a share of the program's own time.
@@ -29,27 +28,27 @@ class SamplingBudget:
     def __init__(self, *, cost_share: float, max_interval: int) -> None:
         self._cost_share = cost_share
         self._max_interval = max_interval
-        self._costs: deque[int] = deque(maxlen=_COST_WINDOW)
+        self._costs: deque[int] = deque(maxlen=_NUM_RECENT_COSTS)
         """Costs of the latest full samples [ns]."""
-        self._step_times: deque[int] = deque(maxlen=_STEP_WINDOW)
+        self._step_times: deque[int] = deque(maxlen=_NUM_RECENT_STEP_TIMES)
         """Times of the latest steps, without their statistics [ns]."""
         self._flush_cost_ns = 0.0
         """Cost of reading and writing the statistics of one step at a flush [ns]."""
         self._num_steps = 0
         """Number of steps so far."""
         self._num_untimed_steps = 0
-        """Number of steps from ``add_repeats`` since the last ``add_step``."""
+        """Number of steps that ``add_repeats`` added since the last ``add_step``."""
         self._due_step = 0
         """Number of steps after which the next statistics are due."""
         self._restart_step = 0
         """Number of steps before the last restart."""
         self._norm_samples_left = 0
-        """Number of samples of only the norms before the next full sample."""
+        """Number of samples, each of only the norms, that are taken before the next full sample."""
         self._interval = 1
         """Interval between samples [steps]."""
 
     @property
-    def is_full_sample(self) -> bool:
+    def is_next_sample_full(self) -> bool:
         """Whether the next sample includes all statistics, not only the norms."""
         return not self._norm_samples_left
 
@@ -73,14 +72,15 @@ class SamplingBudget:
         self._num_untimed_steps += num_steps
 
     def add_step(self, *, step_ns: int, cost_ns: int) -> bool:
-        """Add the time of a step, including the steps of ``add_repeats`` before it.
+        """Add a step.
 
-        The interval to the next sample is chosen only at a step that was due. Other steps may have
-        a cost, too, such as that of a snapshot of the membership.
+        The interval to the next sample is chosen only at a step that was due for statistics.
+        Another step may have a cost, too, for example for a snapshot of the membership.
 
         Args:
-            step_ns: Time of all these steps, including statistics [ns].
-            cost_ns: Part of this time that was spent on statistics [ns]; 0 without statistics.
+            step_ns: Time of the step, its statistics, and the steps that ``add_repeats`` added
+                since the last call [ns].
+            cost_ns: Time of the statistics [ns]; 0 for a step without statistics.
 
         Returns:
             Whether the next step has statistics.
@@ -93,25 +93,25 @@ class SamplingBudget:
         return self._num_steps >= self._due_step
 
     def restart(self) -> None:
-        """Sample the next step, and those after it as often as at the beginning."""
+        """Sample the next step, and shorten the interval to the initial interval."""
         self._restart_step = self._due_step = self._num_steps
         self._norm_samples_left = 0
 
     def _schedule_next(self, cost_ns: int) -> None:
-        num_since_restart = self._num_steps - self._restart_step
+        steps_since_restart = self._num_steps - self._restart_step
         if self._norm_samples_left:
             self._norm_samples_left -= 1
         else:
             self._costs.append(cost_ns)
-            cost = statistics.median(self._costs) + self._flush_cost_ns
-            allowed_cost_per_step = self._cost_share * max(self.step_ns, 1)
-            ideal_interval = max(math.ceil(cost / allowed_cost_per_step), 1)
+            median_cost_ns = statistics.median(self._costs) + self._flush_cost_ns
+            allowed_cost_per_step_ns = self._cost_share * max(self.step_ns, 1)
+            ideal_interval = max(math.ceil(median_cost_ns / allowed_cost_per_step_ns), 1)
             self._interval = min(ideal_interval, self._max_interval)
             # If the ideal interval is longer than the maximum interval, samples are taken at the
-            # maximum interval, but most of them contain only the norms. So two full samples are
-            # about one ideal interval apart.
-            if num_since_restart >= self._max_interval:
+            # maximum interval. Most of these samples contain only the norms, so that two full
+            # samples are about one ideal interval apart.
+            if steps_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
-        next_interval = min(self._interval, max(num_since_restart, 1))
-        # An odd interval, so that both of two alternating optimizers are sampled.
+        next_interval = min(self._interval, max(steps_since_restart, 1))
+        # The interval is made odd, so that both of two alternating optimizers are sampled.
         self._due_step = self._num_steps + next_interval - (next_interval % 2 == 0)

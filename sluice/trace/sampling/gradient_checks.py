@@ -19,15 +19,15 @@ _MAX_RECORDS = 3
 checked."""
 
 _FULL_CHECK_PASSES = 64
-"""Number of first backward passes. After each of them, all sampled gradients of all optimizers are
-checked; after each later pass, at most one gradient."""
+"""Number of first backward passes after which all sampled gradients of all optimizers are checked.
+After each later pass, at most one gradient is checked."""
 
 _IDLE_PASSES = 5
-"""Number of backward passes without a check at the end of each round. Later passes form rounds: two
-passes for each optimizer, which check one gradient each, and then these idle passes. The number is
-odd, so that a round has an odd number of passes: otherwise, of two optimizers that use alternate
-passes, each would have only one of its two gradients checked after its own passes. A non-finite
-value that the checks miss appears in a later loss."""
+"""Number of backward passes without a check in each round. A round has two passes per optimizer,
+each of which checks one gradient, and then these idle passes. The number is odd, so that a round
+has an odd number of passes. With an even number, two optimizers that use alternate passes would
+each have only one gradient checked after their own passes. A non-finite value that the checks miss
+appears in a later loss."""
 
 
 def watch_gradients(sink: EventSink) -> None:
@@ -36,7 +36,10 @@ def watch_gradients(sink: EventSink) -> None:
 
 
 class _GradientChecks:
-    """Checks a few gradients after backward passes, and all gradients if one is non-finite."""
+    """Checks a few gradients after each backward pass, and records which are non-finite.
+
+    If a checked gradient is non-finite, the other gradients of its optimizer are checked, too.
+    """
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -52,29 +55,29 @@ class _GradientChecks:
         self._num_records = 0
         """Number of records of non-finite gradients so far."""
 
-    def _after_backward(self, ended: BackwardEnded) -> None:
-        """Check sampled gradients, and record the first non-finite ones.
+    def _after_backward(self, event: BackwardEnded) -> None:
+        """Check sampled gradients, and record the first non-finite gradients.
 
-        After the first passes, at most one gradient is checked per pass, in turn.
+        After the first 64 passes, each pass checks at most one gradient, in turn.
         """
-        # With a scaled loss, overflow is expected: the gradient scaler skips such steps.
-        if self._num_records >= _MAX_RECORDS or ended.is_scaled:
+        # With a scaled loss, overflow is expected: the gradient scaler skips the step.
+        if self._num_records >= _MAX_RECORDS or event.is_scaled:
             return
-        thread = ended.thread
+        thread = event.thread
         self._num_passes += 1
         entries = self._sink.objects.optimizers.entries
         if self._num_passes <= _FULL_CHECK_PASSES:
             for entry in entries:
-                if not _update_dormancy(entry) and not entry.gradient_check.is_finite(entry):
+                if not _update_dormancy(entry) and not entry.gradient_check.check_finite(entry):
                     self._record(entry, thread)
             return
-        position = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
-        if 0 < position <= 2 * len(entries):
-            entry = entries[(position - 1) // 2]
+        round_position = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
+        if 0 < round_position <= 2 * len(entries):
+            entry = entries[(round_position - 1) // 2]
             # The norm that was read before clipping already shows non-finite gradients.
             if entry.last_norm_read_step >= entry.num_steps or _update_dormancy(entry):
                 return
-            if not entry.gradient_check.is_finite(entry, position % 2):
+            if not entry.gradient_check.check_finite(entry, round_position % 2):
                 self._record(entry, thread)
 
     def _before_clip(self, event: NonFiniteNorm) -> None:
@@ -90,11 +93,11 @@ class _GradientChecks:
             self._record(entry, event.thread)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
-        """At the first non-finite loss, find the weights that the last step made non-finite.
+        """At the first non-finite loss, record the weights that the last step made non-finite.
 
-        The record names them as corrupted weights, or names the non-finite gradients that caused
-        them. Nothing is recorded if non-finite gradients were recorded before, or if the previous
-        loss was not finite.
+        They are recorded as corrupted weights or, if gradients were the cause, as non-finite
+        gradients. Nothing is recorded if non-finite gradients were recorded before, or if the
+        previous loss is unknown or non-finite.
         """
         sink = self._sink
         loss = event.thread.last_loss
@@ -111,7 +114,7 @@ class _GradientChecks:
                 sink.recorder.write(kind, record)
 
     def _record(self, entry: OptimizerEntry, thread: ThreadState) -> None:
-        """Record which gradients of an optimizer are non-finite, if any."""
+        """Record the non-finite gradients of an optimizer; nothing if all are finite."""
         sink = self._sink
         record = find_nonfinite_gradients(
             entry, sink.objects, sink.steps.last + 1, thread.step.losses
@@ -119,15 +122,15 @@ class _GradientChecks:
         if record.parameters:
             self._num_records += 1
             sink.recorder.write("gradient", record)
-            # The first sample is usually taken at the next step, but the program may end before it.
+            # Sample the membership now, because the program may end before the next step.
             sink.sampling.membership.ensure_first_sample(sink.steps.last)
 
 
 def _update_dormancy(entry: OptimizerEntry) -> bool:
     """Update ``is_dormant`` of an optimizer, and return whether it was dormant before.
 
-    A dormant optimizer has gradients from before the trace and was not used since. It is no longer
-    dormant once it has stepped or its gradients were cleared.
+    A dormant optimizer has gradients from before the trace, and was not used since. An optimizer is
+    no longer dormant once it has stepped or its gradients were cleared.
     """
     was_dormant = entry.is_dormant
     if was_dormant:

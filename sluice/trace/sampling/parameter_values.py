@@ -1,4 +1,4 @@
-"""Inspects the values of parameters, and which weights or gradients are non-finite."""
+"""Computes statistics of parameter values, and finds non-finite weights and gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,13 +17,13 @@ from sluice.trace.records.parameter_values import (
 )
 
 _MAX_PARAMETERS = 256
-"""Maximum number of parameters whose values are inspected, from the first one on."""
+"""Maximum number of parameters whose values are inspected. The first known parameters are used."""
 
 _FINGERPRINT_SIZE = 4096
 """Maximum number of elements of a parameter from which its fingerprint is computed."""
 
 _MAX_ROWS = 512
-"""Maximum number of first rows of a parameter that are compared with each other."""
+"""Maximum number of rows of a parameter, from the first row on, that are compared."""
 
 _ROW_SAMPLE_SIZE = 256
 """Maximum number of elements of a row that are compared."""
@@ -34,16 +34,19 @@ which represents integers of 52 bits exactly."""
 
 _NUM_ROUNDING_STEPS = 1e5
 """Number of rounding steps from 0 to the largest absolute value. The differences of each row from
-the first row are rounded to these steps. Rows count as equal if their rounded differences are."""
+the first row are rounded to these steps. Rows with equal rounded differences count as equal."""
 
 
-def request_values(
+def request_value_statistics(
     objects: ObjectTracker, step: int, device_reads: BatchedDeviceReads
 ) -> list[list[ParameterValuesRecord]]:
-    """Request the values of all parameters, at most 256.
+    """Request statistics of the values of all parameters, at most 256.
+
+    The statistics are a fingerprint, the smallest and the largest value, and the numbers of
+    distinct rows and of non-finite values.
 
     Returns:
-        One list per parameter, which contains its record once the values are read.
+        One list per parameter. The record of the parameter is appended when its values are read.
 
     Cost:
         Two passes over the parameters, and one device synchronization per parameter of two or more
@@ -59,7 +62,7 @@ def request_values(
             and parameter.is_floating_point()
             and parameter.numel()
             and parameter.device.type != "meta"
-            and parameter.untyped_storage().nbytes()  # FSDP frees it between passes
+            and parameter.untyped_storage().nbytes()  # FSDP frees the storage between passes
         ]
 
 
@@ -67,7 +70,7 @@ def _request_parameter_values(
     index: int, parameter: Tensor, step: int, device_reads: BatchedDeviceReads
 ) -> list[ParameterValuesRecord]:
     values = parameter.detach()
-    low, high = torch.aminmax(values)
+    smallest, largest = torch.aminmax(values)
     fingerprint = (
         row_fingerprints(values.reshape(1, -1), sample_size=_FINGERPRINT_SIZE)[0]
         & _FINGERPRINT_MASK
@@ -90,7 +93,7 @@ def _request_parameter_values(
             )
         )
 
-    device_reads.request([fingerprint, low, high, (~values.isfinite()).sum()], on_values)
+    device_reads.request([fingerprint, smallest, largest, (~values.isfinite()).sum()], on_values)
     return records
 
 
@@ -105,7 +108,7 @@ def _count_distinct_rows(values: Tensor) -> int:
 def find_corrupted_weights(
     entry: OptimizerEntry, objects: ObjectTracker, step: int, loss: float
 ) -> NonFiniteGradientRecord | CorruptedWeightsRecord | None:
-    """Return which weights of an optimizer the last step made non-finite.
+    """Find the weights of an optimizer that the last step made non-finite.
 
     Args:
         entry: Optimizer whose weights are checked.
@@ -114,9 +117,11 @@ def find_corrupted_weights(
         loss: Loss of the last step.
 
     Returns:
-        A record of non-finite gradients; or of corrupted weights if the optimizer state of these
-        weights is finite, so that no gradient was the cause. None if all parameters are finite, or
-        all are non-finite, because then the weights do not show the cause.
+        - None if all weights are finite.
+        - None if every parameter has non-finite weights, because that does not show the cause.
+        - A record of corrupted weights if the optimizer has finite state for the non-finite
+          weights, so that gradients were not the cause.
+        - Otherwise, a record of non-finite gradients.
     """
     parameters = [p for p in entry.parameters() if p.requires_grad]
     positions = nonfinite_positions([p.detach() for p in parameters])
@@ -140,7 +145,7 @@ def find_corrupted_weights(
 def find_nonfinite_gradients(
     entry: OptimizerEntry, objects: ObjectTracker, step: int, losses: Sequence[Any]
 ) -> NonFiniteGradientRecord:
-    """Return a record of the parameters with non-finite gradients, which may be none.
+    """Return a record of the parameters with non-finite gradients; its list may be empty.
 
     Args:
         entry: Optimizer whose gradients are checked.

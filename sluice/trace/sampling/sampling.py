@@ -55,7 +55,7 @@ class Sampling:
         self.samples_statistics = True
         """Whether all other statistics are sampled in the next step, too."""
         self.every_step_needed_by: set[str] = set()
-        """Parts of the tracer that need every step to be recorded fully."""
+        """Names of the parts of the tracer that need every step to be recorded fully."""
         self.fingerprints = RowFingerprintCache()
         self.budget = SamplingBudget(
             cost_share=settings.cost_share, max_interval=settings.max_steps_between_samples
@@ -91,24 +91,24 @@ class Sampling:
         """Take the samples that are due before an optimizer updates its parameters.
 
         Args:
-            open_step: What was recorded since the last step.
+            open_step: Events, losses and statistics since the last step.
             entry: Optimizer that is about to make a step.
             step: Number of steps so far.
         """
-        began = self._clock()
+        began_ns = self._clock()
         self.membership.sample_if_due(step)
         if self.samples_norms:
             open_step.pending_statistics = begin_statistics(
                 entry, sample_size=self._settings.sampled_weights
             )
-        open_step.add_cost(self._clock() - began)
+        open_step.add_cost(self._clock() - began_ns)
 
     def after_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
-        """Request the statistics of step number ``step``, if ``before_step`` sampled it."""
+        """Request the statistics of step number ``step``, if ``before_step`` sampled this step."""
         pending = open_step.pending_statistics
         if pending is None:
             return
-        began = self._clock()
+        began_ns = self._clock()
         statistics = end_statistics(
             entry,
             pending,
@@ -118,7 +118,7 @@ class Sampling:
         )
         self._unwritten_statistics.append((step, statistics, open_step.output_statistics))
         open_step.pending_statistics, open_step.output_statistics = None, []
-        open_step.add_cost(self._clock() - began)
+        open_step.add_cost(self._clock() - began_ns)
 
     def add_steps(self, steps: Sequence[EndedStep]) -> None:
         """Add the times of ended steps, and decide what is sampled in the next step."""
@@ -130,11 +130,14 @@ class Sampling:
                 )
             else:  # repeated steps: step numbers and losses alternate in ``step.losses``
                 self.budget.add_repeats(len(step.losses) // 2)
-        self.samples_norms, self.samples_statistics = is_due, is_due and self.budget.is_full_sample
+        self.samples_norms, self.samples_statistics = (
+            is_due,
+            is_due and self.budget.is_next_sample_full,
+        )
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""
-        began, num_sampled_steps = self._clock(), len(self._unwritten_statistics)
+        began_ns, num_sampled_steps = self._clock(), len(self._unwritten_statistics)
         self._recorder.read_device_values()
         self.phases.read()
         for step, optimizers, outputs in self._unwritten_statistics:
@@ -145,6 +148,6 @@ class Sampling:
             )
             self._recorder.write_statistics(record)
         self._unwritten_statistics = []
-        self.membership.write()
+        self.membership.write_values()
         self._recorder.flush()
-        self.budget.add_flush(cost_ns=self._clock() - began, num_sampled_steps=num_sampled_steps)
+        self.budget.add_flush(cost_ns=self._clock() - began_ns, num_sampled_steps=num_sampled_steps)

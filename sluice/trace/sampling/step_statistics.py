@@ -34,7 +34,7 @@ class PendingStatistics:
     """Norm of the gradient of each parameter."""
     weight_norms: list[Tensor]
     """Norm of each parameter before the step."""
-    rates: tuple[float, ...]
+    learning_rates: tuple[float, ...]
     """Learning rate of each parameter group."""
 
 
@@ -62,7 +62,7 @@ def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStati
             ],
             grad_norms=_norms([p.grad for p in parameters if p.grad is not None]),
             weight_norms=_norms([p.detach() for p in parameters]),
-            rates=tuple(float(group.get("lr", 0.0)) for group in entry.groups),
+            learning_rates=tuple(float(group.get("lr", 0.0)) for group in entry.groups),
         )
 
 
@@ -74,7 +74,9 @@ def end_statistics(
     *,
     sample_size: int,
 ) -> list[OptimizerStatistics]:
-    """Compute update norms, changed shares and moments, and request all values of the step.
+    """Compute the norms of updates and optimizer state, and request all statistics of the step.
+
+    For half-precision weights, the share of weights that the step changed is computed, too.
 
     Args:
         entry: Optimizer that made the step.
@@ -84,7 +86,7 @@ def end_statistics(
         sample_size: As in ``begin_statistics``.
 
     Returns:
-        A list that contains the statistics once they are read.
+        A list to which the statistics are appended when their values are read.
     """
     records: list[OptimizerStatistics] = []
     optimizer = entry.ref()
@@ -101,27 +103,27 @@ def end_statistics(
     num_parameters, num_shares = len(pending.parameters), len(changed_shares)
 
     def on_values(values: Sequence[float]) -> None:
-        remaining = iter(values)  # in the order of ``requested``
+        remaining_values = iter(values)  # in the order of ``requested_scalars``
         grad_norms, weight_norms, sampled_update_norms = (
-            tuple(islice(remaining, num_parameters)) for _ in range(3)
+            tuple(islice(remaining_values, num_parameters)) for _ in range(3)
         )
         records.append(
             OptimizerStatistics(
                 optimizer=entry.index,
-                rates=pending.rates,
+                rates=pending.learning_rates,
                 parameters=tuple(
                     objects.parameters.get_or_add(p).index for p in pending.parameters
                 ),
                 grad_norms=grad_norms,
                 weight_norms=weight_norms,
                 update_norms=tuple(map(operator.mul, sampled_update_norms, pending.norm_factors)),
-                changed_shares=tuple(islice(remaining, num_shares)),
-                moments={name: next(remaining) for name in moment_names},
-                state_step=next(remaining, -1.0),
+                changed_shares=tuple(islice(remaining_values, num_shares)),
+                moments={name: next(remaining_values) for name in moment_names},
+                state_step=next(remaining_values, -1.0),
             )
         )
 
-    requested = [
+    requested_scalars = [
         *pending.grad_norms,
         *pending.weight_norms,
         *update_norms,
@@ -129,26 +131,26 @@ def end_statistics(
         *moments.values(),
     ]
     if state_step is not None:
-        requested.append(state_step)
-    device_reads.request(requested, on_values)
+        requested_scalars.append(state_step)
+    device_reads.request(requested_scalars, on_values)
     return records
 
 
 def request_output_statistics(
-    network: int, name: str, module: nn.Module, output: Any, device_reads: BatchedDeviceReads
+    network_index: int, name: str, module: nn.Module, output: Any, device_reads: BatchedDeviceReads
 ) -> list[OutputStatistics]:
     """Request statistics of the first tensor of a module output.
 
     Args:
-        network: Index of the network that contains the module.
+        network_index: Index of the network that contains the module.
         name: Name of the module inside the network.
         module: Module that returned the output.
         output: Output of the module.
         device_reads: Reads the values later.
 
     Returns:
-        A list that contains the statistics once they are read. It stays empty if the output has no
-        plain tensor, or if the first one is empty or not floating-point.
+        A list to which the statistics are appended when their values are read. It stays empty if
+        the output has no plain tensor, or if its first tensor is empty or not floating-point.
     """
     records: list[OutputStatistics] = []
     tensor = first_tensor(output)
@@ -157,7 +159,7 @@ def request_output_statistics(
     with torch.no_grad():
         # Computed now, because the next module may change the output in place.
         values = tensor.detach()
-        requested = [
+        requested_scalars = [
             torch.linalg.vector_norm(values, dtype=_accumulation_dtype(values)),
             torch.count_nonzero(values),
             values.max(),
@@ -168,7 +170,7 @@ def request_output_statistics(
     def on_values(values_read: Sequence[float]) -> None:
         records.append(
             OutputStatistics(
-                network=network,
+                network=network_index,
                 module=name,
                 kind=kind,
                 norm=values_read[0],
@@ -179,7 +181,7 @@ def request_output_statistics(
             )
         )
 
-    device_reads.request(requested, on_values)
+    device_reads.request(requested_scalars, on_values)
     return records
 
 
@@ -197,8 +199,9 @@ def peak_memory() -> tuple[int, int]:
 
 def _sample(parameter: Tensor, sample_size: int) -> Tensor:
     """Return evenly spaced elements of a parameter, at most ``sample_size``."""
-    flat = parameter.detach().reshape(-1)
-    return flat if flat.numel() <= sample_size else flat[:: -(-flat.numel() // sample_size)]
+    values = parameter.detach().reshape(-1)
+    numel = values.numel()
+    return values if numel <= sample_size else values[:: -(-numel // sample_size)]
 
 
 def _changed_shares(
@@ -207,8 +210,8 @@ def _changed_shares(
     """Return for each parameter the share of sampled elements that the step changed.
 
     Elements with a gradient of 0 do not count. The share is NaN if no sampled element counts, and
-    for parameters without a half-precision dtype. The list is empty if no parameter has such a
-    dtype.
+    for parameters without a half-precision dtype. The list is empty if no parameter has a
+    half-precision dtype.
     """
     if not any(p.dtype in _HALF_PRECISION_DTYPES for p in pending.parameters):
         return []
@@ -229,7 +232,7 @@ def _changed_shares(
 def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     if not tensors:
         return []
-    # A float16 sum of squares overflows at 65,504.
+    # In float16, a sum of squares overflows at 65,504, so norms are accumulated in float32.
     if any(t.dtype == torch.float16 for t in tensors):
         return [torch.linalg.vector_norm(t, dtype=_accumulation_dtype(t)) for t in tensors]
     return list(torch._foreach_norm(list(tensors)))
@@ -242,10 +245,10 @@ def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
 def _moment_norms(
     optimizer: Any, parameters: Sequence[Tensor]
 ) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Return the norm of each kind of optimizer state by name, and the step count of the state.
+    """Return the norms of the state tensors by name, such as exp_avg, and the state's step count.
 
-    Each norm is taken over the state tensors of all parameters together. Kinds whose tensors are on
-    several devices are omitted.
+    Each norm covers the state tensors of all parameters. A name whose tensors are on several
+    devices is omitted.
     """
     tensors_by_name: dict[str, list[Tensor]] = {}
     state_step: Tensor | None = None

@@ -82,7 +82,8 @@ def test_training_step_error_names_request_batch_and_first_fix(rows):
     assert "One allocation requested 262144.00 GiB; " in message
     assert "GiB of main memory were free" in message
     assert (
-        "training.micro_batch_rows: 32, halved until it fits; training.precision: bf16" in message
+        "training.micro_batch_rows: 32, halved until a step fits; training.precision: bf16"
+        in message
     )
     assert "training.recompute_activations: true" in message
     assert "sluice doctor batch-size PIPELINE" in message

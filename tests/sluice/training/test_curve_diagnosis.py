@@ -132,7 +132,7 @@ def test_loss_that_still_falls_at_max_epochs_was_stopped_too_early():
     [
         ({"grad_norm_max": 101.0}, "reached 101 at epoch 3; the limit is 100"),
         ({"grad_norm_max": math.nan}, "reached nan at epoch 3"),
-        ({"grad_norm_max": 31.0}, "largest mean of the epochs before is 1."),
+        ({"grad_norm_max": 31.0}, "largest mean of the earlier epochs is 1."),
     ],
 )
 def test_exploding_gradient_is_reported_with_its_epoch(change, what):

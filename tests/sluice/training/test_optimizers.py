@@ -208,7 +208,7 @@ def test_state_of_a_custom_optimizer_is_restored():
         (make_settings("sgd", optimizer_arguments={"momentun": 0.9}), "Did you mean 'momentum'"),
         (
             make_settings("sgd", optimizer_arguments={"betas": [0.9]}),
-            "It takes: momentum, dampening",
+            "The optimizer takes: momentum, dampening",
         ),
         (
             make_settings("adam", optimizer_arguments={"betas": [0.9, 1.5]}),

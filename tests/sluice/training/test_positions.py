@@ -351,7 +351,7 @@ def test_interrupted_pool_keeps_the_steps_of_running_epochs(specs):
 def test_first_log_line_keeps_its_timestamp_when_resumed_within_epoch_1(tmp_path, monkeypatch):
     spec = make_spec("Token", tmp_path)
     early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
-    monkeypatch.setattr(checkpoint_writer, "_FIRST_COST_S", 0.0)
+    monkeypatch.setattr(checkpoint_writer, "_FIRST_DURATION_S", 0.0)
     monkeypatch.setattr(checkpoint_writer, "_MIN_INTERVAL_RATIO", 0.0)
     steps = itertools.count(1)
 

@@ -322,8 +322,8 @@ def test_optimizer_of_another_model_is_rejected():
     ("settings", "message"),
     [
         ({"lowest_rate": 1.0, "highest_rate": 0.1}, "below highest_rate"),
-        ({"num_steps": 20}, "must hold 5"),
-        ({"lowest_rate": 1e-3, "highest_rate": 1e-2}, "must hold 5 to 100"),
+        ({"num_steps": 20}, "must contain 5"),
+        ({"lowest_rate": 1e-3, "highest_rate": 1e-2}, "must contain 5 to 100"),
     ],
 )
 def test_settings_with_too_few_steps_or_an_invalid_range_are_rejected(settings, message):

@@ -56,7 +56,7 @@ def test_epoch_can_start_at_any_batch(max_table, lengths, monkeypatch):
     assert sorted(itertools.chain(*whole)) == list(range(1000))
     assert list(map(len, whole)) == batch_plan.sizes().tolist() == [7] * 142 + [6]
     for first in (1, 8, 9, 10, 71, 142, 143):
-        assert rows_of(batch_plan.batches(2, first=first)) == whole[first:]
+        assert rows_of(batch_plan.batches(2, first_batch=first)) == whole[first:]
     assert batch_plan.batch(2, 30).tolist() == whole[30]
     others = [
         rows_of(p.batches(e)) for p, e in ((batch_plan, 1), (make_plan(seed=4, lengths=lengths), 2))

@@ -95,7 +95,9 @@ def test_batches_equal_the_source_with_and_without_workers(make, first):
         loader_batches = make_batches(rows, workers=workers)
         for epoch in (1, 3):
             order = epoch_order(100, seed=3, epoch=epoch).part(8 * first, 100).split(8)
-            pairs = list(zip(loader_batches.iter_epoch(epoch, first=first), order, strict=True))
+            pairs = list(
+                zip(loader_batches.iter_epoch(epoch, first_batch=first), order, strict=True)
+            )
             assert all(is_same(x, rows.x[r]) and is_same(y, rows.y[r]) for (x, y), r in pairs)
 
 
@@ -173,7 +175,7 @@ def test_augmentation_receives_the_seed_of_every_example():
     rows = make_token_examples()
     for workers in (0, 2):
         found = list(
-            make_batches(rows, augment=augment_tokens, workers=workers).iter_epoch(2, first=3)
+            make_batches(rows, augment=augment_tokens, workers=workers).iter_epoch(2, first_batch=3)
         )
         order = epoch_order(100, seed=3, epoch=2).part(24, 100).split(8)
         for (x, y), part in zip(found, order, strict=True):
@@ -257,7 +259,11 @@ def raise_attribute_error(source, found):
 
 
 REFUSED = {
-    "dtype": (lambda _, x: x.float(), ContractError, r"which was uint8 \(8, 1, 8, 8\) .*float32"),
+    "dtype": (
+        lambda _, x: x.float(),
+        ContractError,
+        r"first batch \(uint8 \(8, 1, 8, 8\) .*float32",
+    ),
     "dimensions": (lambda _, x: x[:, 0], ContractError, r"got uint8 \(8, 8, 8\) and targets"),
     "names": (lambda _, x: {"x": x}, ContractError, r"got \{'x': uint8 \(8, 1, 8, 8\)\}"),
     "too few": (lambda _, x: x[1:], ContractError, "must return a tensor with 8 entries"),
@@ -343,7 +349,7 @@ def test_batch_layout_is_compared_across_epochs():
     source.__class__ = type("_Float", (ImageSource,), {"__getitem__": lambda s, r: s.pixels(r)})
     source.__class__.pixels = lambda s, r: ImageSource.__getitem__(s, r).float()
 
-    with pytest.raises(ContractError, match=r"Epoch 2, batch 1 of 13 .*which was uint8"):
+    with pytest.raises(ContractError, match=r"Epoch 2, batch 1 of 13 .*first batch \(uint8"):
         next(loader_batches.iter_epoch(2))
 
 

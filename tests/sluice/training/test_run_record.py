@@ -83,7 +83,7 @@ def test_differences_between_two_runs_are_named(repository):
         "git.dirty",
         "resolved_config.batch_rows",
     ]
-    assert lines[3] == "resolved_config.batch_rows: 128 in this run, 64 in the other"
+    assert lines[3] == "resolved_config.batch_rows: 128 in this run, 64 in the other run"
 
 
 def test_truncated_diffs_have_different_digests(repository, monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from sluice.findings.finding import Finding
 from sluice.models.settings import ModelSettings
 from sluice.training.curve_diagnosis import DiagnosisSettings
-from sluice.training.member_diagnosis import MemberSymptom, _stopped_too_early
+from sluice.training.member_diagnosis import MemberSymptom, _find_stopped_early
 from sluice.training.members import Member
 from sluice.training.setting_changes import suggest_first_change
 from sluice.training.settings import TrainSettings
@@ -42,7 +42,7 @@ def make_member(seed: int, best_epoch: int) -> Member:
 def test_members_whose_best_epoch_is_the_last_are_counted(best, found):
     members = [make_member(seed, epoch) for seed, epoch in enumerate(best)]
 
-    cut = _stopped_too_early(members, DiagnosisSettings(), max_epochs=25)
+    cut = _find_stopped_early(members, DiagnosisSettings(), max_epochs=25)
 
     assert len(cut) == found
     assert {m.best_epoch for m, _ in cut} <= {25}

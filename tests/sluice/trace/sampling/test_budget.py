@@ -23,9 +23,9 @@ def test_norms_are_always_sampled_and_full_samples_stay_within_the_budget():
     full_samples, norm_samples, is_due = [], [], True
     for number in range(2000):
         if is_due:
-            (full_samples if budget.is_full_sample else norm_samples).append(number)
+            (full_samples if budget.is_next_sample_full else norm_samples).append(number)
         # A full sample costs a quarter of a step: one in 250 steps stays within the budget.
-        cost_ns = (250 if budget.is_full_sample else 20) if is_due else 0
+        cost_ns = (250 if budget.is_next_sample_full else 20) if is_due else 0
         is_due = budget.add_step(step_ns=1000 + cost_ns, cost_ns=cost_ns)
 
     late_samples = [number for number in full_samples if number > 400]
