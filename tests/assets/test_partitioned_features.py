@@ -177,7 +177,9 @@ def test_feature_across_keys_is_refused(store):
             frame = super().compute_features(raw)
             return frame.assign(mean=frame.groupby(level=0)["mean"].rank())
 
-    with pytest.raises(ContractError, match="only on the rows of its key, but 'mean' at"):
+    with pytest.raises(
+        ContractError, match=r"rows with its partition key\. Computed from more rows, 'mean' at"
+    ):
         compute_all(Ranked(), rows_of_assets(), store)
 
 

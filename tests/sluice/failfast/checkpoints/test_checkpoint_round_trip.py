@@ -303,7 +303,7 @@ DEFECTS = {
         WithNet(StepCount),
         [
             "the loss of step 1 after the checkpoint is",
-            "Not stored, and different: network.num_calls: was 4, is 0",
+            "State that is not in state_dict() and differs: network.num_calls: was 4, is 0",
         ],
     ),
     "unstored buffer": (

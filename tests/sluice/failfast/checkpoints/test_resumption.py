@@ -270,11 +270,18 @@ DEFECTS = {
     ),
     "buffer that is not stored": (
         Script(net=RunningScale),
-        ["the predictions differ", "Not stored, and different: scale", "persistent=False"],
+        [
+            "the predictions differ",
+            "State that is not in state_dict() and differs: scale",
+            "persistent=False",
+        ],
     ),
     "random features drawn again": (
         Script(net=RandomProjection),
-        ["the predictions differ", "Not stored, and different: projection: at [0, 0] was"],
+        [
+            "the predictions differ",
+            "State that is not in state_dict() and differs: projection: at [0, 0] was",
+        ],
     ),
     "truncated file partially loaded": (
         Script(swallows_errors=True),
