@@ -89,7 +89,7 @@ def test_blocks_of_sorted_labels_are_reported():
 
     assert result.outcome == "fail"
     assert "labels of the 2 ranks have different distributions" in result.seen
-    assert "label 3 has 0.0%, 52.5% of the rows by rank" in result.seen
+    assert "shares of label 3 by rank: 0.0%, 52.5%" in result.seen
     assert run_probe([range(0, ROWS, 2), range(1, ROWS, 2)], labels).outcome == "pass"
 
 
