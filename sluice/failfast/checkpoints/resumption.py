@@ -1,6 +1,6 @@
 """Check that a training that is stopped and resumed continues bit by bit as if uninterrupted.
 
-It accepts any save and load functions, also those of a script that uses nothing else of Sluice.
+The check accepts any save and load functions, also in a script that uses nothing else of Sluice.
 """
 
 from collections.abc import Callable, Mapping
@@ -78,7 +78,7 @@ def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path
             removed.
 
     Raises:
-        ContractError: A state was not restored; the message names it and its first difference.
+        ContractError: A state was not restored; the message names the state and a difference.
         StorageError: The folder is not writable.
     """
     finding = check_resumption(start, num_steps=num_steps, seed=seed, folder=folder)
@@ -89,12 +89,12 @@ def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path
 
 
 def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -> CheckOutcome:
-    """Compare an uninterrupted training with one that is resumed from its checkpoint, bit by bit.
+    """Compare an uninterrupted training with a training that is resumed from the checkpoint.
 
-    After loading, the model, its predictions and every further state must equal the saved ones.
-    The losses of the following steps, and the state after them, must equal those of the
-    uninterrupted training. If the largest file of the checkpoint is truncated, loading must not
-    restore only a part of the state: it should raise an error before it changes anything.
+    After loading, the model, its predictions and every further state must equal the saved state,
+    bit by bit. The losses and the final state of the following steps must equal the uninterrupted
+    training. If the largest file of the checkpoint is truncated, load() must not restore only a
+    part of the state: it should raise an error before it changes anything.
 
     Args:
         start: Sets up the training as a new process would, with other seeds at every call.
@@ -164,7 +164,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Comparison:
-    """Runs an uninterrupted training and a resumed one, and compares their states."""
+    """Runs an uninterrupted and a resumed training, and compares their losses and states."""
 
     start: Start
     num_steps: int

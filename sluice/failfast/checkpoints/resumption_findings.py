@@ -107,8 +107,8 @@ def model_difference_finding(difference: StateDifference, *, is_unchanged: bool)
         )
         fix = fix or "Load with strict=True, and save the names of the model's state_dict()."
     else:
-        observation = "The loaded model differs from the saved one"
-        cause = cause or "A part is not saved, not loaded, or converted to another dtype."
+        observation = "The loaded model differs from the saved model"
+        cause = cause or "A tensor is not saved, not loaded, or converted to another dtype."
         fix = (
             fix or "Save and load the whole, unchanged state_dict() of the model, with strict=True."
         )
@@ -138,8 +138,8 @@ def state_difference_finding(name: str, difference: StateDifference) -> CheckOut
     """Return the finding that a further state was not restored."""
     return _lost_state_finding(
         f"The state of the {name} was not restored: {difference}.",
-        cause=f"The {name} is not in the checkpoint, load() does not restore it, or the order of "
-        "its parts differs each time it is built.",
+        cause=f"The {name} is not in the checkpoint, load() does not restore it, or its "
+        f"state_dict() has another order each time the {name} is built.",
         fix=f"Save the {name}'s state_dict(), and load it after the model into an object that is "
         "built in the same way.",
     )
@@ -180,9 +180,9 @@ def partial_load_finding() -> CheckOutcome:
     return _mismatch_finding(
         "A checkpoint whose largest file was truncated to half its size was partially loaded "
         "without an error.",
-        cause="load() catches the error of a damaged file, or applies the parts one by one.",
-        fix="Read and validate the whole checkpoint before applying any of it, and raise an error "
-        "when it is damaged.",
+        cause="load() catches the error of a damaged file, or applies the files one by one.",
+        fix="Read and validate the whole checkpoint before applying any state, and raise an error "
+        "if the checkpoint is damaged.",
     )
 
 
@@ -209,12 +209,12 @@ def _differing_names(saved_state: FlatState, initial_state: FlatState) -> str:
     only_initial = [name for name in initial_state if name not in saved_state]
     if not (only_saved or only_initial):
         return ""
-    sides = [
-        f"{side}: {', '.join(names[:_MAX_NAMES])}"
-        for side, names in (("checkpoint", only_saved), ("new model", only_initial))
+    texts = [
+        f"{source}: {', '.join(names[:_MAX_NAMES])}"
+        for source, names in (("checkpoint", only_saved), ("new model", only_initial))
         if names
     ]
-    return f"Names only in the {'; only in the '.join(sides)}"
+    return f"Names only in the {'; only in the '.join(texts)}"
 
 
 def _wrapper_advice(text: str) -> tuple[str, str]:

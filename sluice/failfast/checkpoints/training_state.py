@@ -111,7 +111,7 @@ def flatten(value: Any, path: str = "") -> FlatState:
 
 
 def first_difference(saved: FlatState, loaded: FlatState) -> StateDifference | None:
-    """Return the first leaf that is missing on one side or differs in a bit; None if equal."""
+    """Return the first leaf that only one state has or that differs in a bit; None if equal."""
     differing_paths = [
         path
         for path in dict.fromkeys([*saved, *loaded])
@@ -152,11 +152,11 @@ def _by_parameter_name(
 ) -> dict[str, Any]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    name_of = {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)}
+    names_by_index = {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)}
     return {
-        "state": {name_of.get(i, i): moments for i, moments in state["state"].items()},
+        "state": {names_by_index.get(i, i): moments for i, moments in state["state"].items()},
         "param_groups": [
-            {**group, "params": [name_of.get(i, i) for i in group["params"]]}
+            {**group, "params": [names_by_index.get(i, i) for i in group["params"]]}
             for group in state["param_groups"]
         ],
     }
@@ -200,7 +200,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 def _describe_change(saved: Any, loaded: Any) -> str:
     if not (isinstance(saved, Tensor) and isinstance(loaded, Tensor)):
-        return f"was {_short(saved)}, is {_short(loaded)}"
+        return f"was {_shorten(saved)}, is {_shorten(loaded)}"
     if saved.shape != loaded.shape or saved.dtype != loaded.dtype:
         return (
             f"was {tuple(saved.shape)} {_dtype(saved)}, is {tuple(loaded.shape)} {_dtype(loaded)}"
@@ -219,6 +219,6 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

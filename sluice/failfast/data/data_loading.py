@@ -20,12 +20,12 @@ _MAX_COPIES = 10
 """Maximum number of equal rows that count as duplicates. More equal rows are assumed to show a
 lasting state, such as the standstill of a machine."""
 
-_MIN_WIDE_COLUMNS = 8
-"""Minimum number of columns of a wide table."""
+_MIN_COLUMNS_TO_HALVE = 8
+"""Minimum number of columns of a table for a test of each half of its columns."""
 
 _MIN_DISTINCT_SHARE = 0.9
-"""Minimum share of a wide table's distinct rows that each half of its columns must distinguish. If
-half of the columns nearly identifies a row, chance does not explain equality in all columns."""
+"""Minimum share of the distinct rows that each half of the columns must distinguish. If half of the
+columns nearly identifies a row, chance does not explain equality in all columns."""
 
 _CELLS_PER_IQR = 2.63
 """Normally distributed values that are rounded to multiples of their interquartile range (IQR)
@@ -98,9 +98,9 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
 
     - At most 10 rows are equal. More equal rows are a lasting state or an empty reading.
     - With a datetime index, the row does not directly follow an equal row, as at a standstill.
-    - The values are not coarse. Either the values of the finest float column are so close to each
-      other that chance explains at most half of all copies. Or the table is wide, and each half
-      of its columns distinguishes nine in ten of the distinct rows.
+    - The table is not coarse. Either the values of the finest float column are so close to each
+      other that chance explains at most half of all copies. Or the table has at least 8 columns,
+      and each half of its columns distinguishes nine in ten of the distinct rows.
 
     Assumes:
         The cells can be hashed. In a table with arrays in its cells, no row counts as a duplicate.
@@ -137,7 +137,7 @@ def _cell_hashes(raw: pd.DataFrame) -> list[NDArray[np.uint64]]:
 
 
 def _column_hashes(series: "pd.Series[Any]") -> NDArray[np.uint64]:
-    # 0.0 and -0.0 are one value with two bit patterns.
+    # Convert -0.0 to 0.0, which is an equal value with another bit pattern.
     canonical = series + 0.0 if series.dtype.kind == "f" else series
     return np.asarray(pd.util.hash_pandas_object(canonical, index=False), np.uint64)
 
@@ -195,12 +195,14 @@ def _expected_collisions(sorted_values: NDArray[np.float64], num_rows: int) -> f
 
 
 def _halves_distinguish_rows(column_hashes: list[NDArray[np.uint64]]) -> bool:
-    """Return whether each half of a wide table's columns distinguishes 90 % of the distinct rows.
+    """Return whether each half of the columns distinguishes 90 % of the distinct rows.
+
+    With fewer than 8 columns, the result is False.
 
     Args:
         column_hashes: Hashes of the cells of the distinct rows, by column.
     """
-    if len(column_hashes) < _MIN_WIDE_COLUMNS:
+    if len(column_hashes) < _MIN_COLUMNS_TO_HALVE:
         return False
     return all(
         np.unique(_combine_hashes(half)).size >= _MIN_DISTINCT_SHARE * len(column_hashes[0])

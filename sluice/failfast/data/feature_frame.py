@@ -53,7 +53,7 @@ def check_features(
 
     Args:
         workload: Declares the schema and builds the examples.
-        raw: Raw rows, whose index labels the frame keeps.
+        raw: Raw rows, whose index labels the frame must keep.
         frame: Result of ``compute_features(raw)``.
         folds: Result of ``plan_folds(frame)``.
         settings: ``min_rows``, ``wide_table_columns``, ``target_copy_correlation`` and

@@ -15,7 +15,7 @@ class ColumnChange(Record):
 
     column: str
     row: str = Field(
-        description="Index label of the first changed row, in the comparison with this change."
+        description="Index label of the first changed row in the comparison that found the change."
     )
     change: float = Field(
         description="Largest change over all rows, in standard deviations of the column."

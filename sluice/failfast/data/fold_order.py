@@ -8,7 +8,7 @@ from sluice.base.pluralize import pluralize
 from sluice.data.folds import Fold, RowRange
 from sluice.findings.check_outcome import CheckOutcome
 
-_PAIRS: tuple[tuple[Literal["train", "val"], Literal["val", "test"]], ...] = (
+_SPLIT_PAIRS: tuple[tuple[Literal["train", "val"], Literal["val", "test"]], ...] = (
     ("train", "val"),
     ("train", "test"),
     ("val", "test"),
@@ -29,7 +29,7 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutc
         folds: Folds that do not extend beyond the end of the frame.
     """
     for fold in folds:
-        for first, second in _PAIRS:
+        for first, second in _SPLIT_PAIRS:
             shared_range = _shared_range(getattr(fold, first), getattr(fold, second))
             if shared_range is not None:
                 return _overlap_finding(frame, fold, first, second, shared_range)

@@ -95,7 +95,7 @@ def check_look_ahead(
     if _is_nondeterministic(
         workload.compute_features,
         search.sample,
-        tuple(f.column for f in changes),
+        tuple(change.column for change in changes),
         settings.look_ahead,
     ):
         return CheckOutcome(
@@ -110,8 +110,8 @@ def check_look_ahead(
             "compute_features.",
         )
     first = changes[0]
-    others = ", ".join(f"'{change.column}'" for change in changes[1:6])
-    more = f" Also {others}{' and more' if len(changes) > 6 else ''}." if others else ""
+    other_names = ", ".join(f"'{change.column}'" for change in changes[1:6])
+    more = f" Also {other_names}{' and more' if len(changes) > 6 else ''}." if other_names else ""
     return CheckOutcome(
         outcome="fail",
         summary=f"{len(changes):,} of {len(search.compared_columns):,} features look ahead: "

@@ -106,9 +106,9 @@ def _name_classes(names: list[str]) -> str:
     """Return "class 'a'" or "the classes 'a', 'b' and 3 more"."""
     if len(names) == 1:
         return f"class {names[0]!r}"
-    named = ", ".join(map(repr, names[:_MAX_NAMES]))
+    names_text = ", ".join(map(repr, names[:_MAX_NAMES]))
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return f"the classes {named}{more}"
+    return f"the classes {names_text}{more}"
 
 
 def _present_positions(frame: pd.DataFrame, column: str, num_classes: int) -> set[int] | None:

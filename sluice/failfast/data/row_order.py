@@ -57,8 +57,8 @@ def change_later_rows(
 
     Args:
         raw: Raw rows.
-        features: Features of the raw rows. The last raw rows have no features if their targets
-            would need rows after the end of the table.
+        features: Features of the raw rows. The number of last raw rows without features shows how
+            many later rows a target needs.
         order: Result of ``time_order``.
         cut: Index into ``order`` of the first row that changes.
         kept_share: Minimum share of the later rows that are kept. More rows are kept if targets

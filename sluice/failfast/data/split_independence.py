@@ -59,31 +59,32 @@ def check_split_independence(
     for split in ("val", "train") if folds else ():
         rows = _last_rows(folds[0].train if split == "train" else folds[0].val, settings.split_rows)
         with wrap_user_errors("examples() of the workload"):
-            original = workload.examples(frame, rows)
+            original_examples = workload.examples(frame, rows)
         for change, table, remaining_rows in _reduce_split(frame, rows, workload.horizon_rows):
             try:
                 with wrap_user_errors("examples() of the workload"):
-                    partial = workload.examples(table, remaining_rows)
+                    partial_examples = workload.examples(table, remaining_rows)
             except ContractError:  # too few rows for a window
                 continue
-            num_common, difference = _compare_examples(original, partial)
+            num_common, difference = _compare_examples(original_examples, partial_examples)
             num_compared += num_common
             if difference:
-                repeat_difference = _compare_examples(original, workload.examples(frame, rows))[1]
+                repeated_examples = workload.examples(frame, rows)
+                _, repeat_difference = _compare_examples(original_examples, repeated_examples)
                 return _dependence_finding(workload, split, change, difference, repeat_difference)
     numbers = {"examples_compared": num_compared}
     if num_compared == 0:
         return CheckOutcome(
             outcome="insufficient",
-            summary="No example could be computed both from a whole split and from a part of it.",
+            summary="No example could be computed from all rows of a split and from fewer rows.",
             numbers=numbers,
             cause="The workload has no fold, or the splits are hardly longer than one window.",
             fix="Provide more rows, or shorten seq_len.",
         )
     return CheckOutcome(
         outcome="pass",
-        summary=f"{pluralize(num_compared, 'comparison')} of examples with the same examples "
-        "computed from fewer rows found no difference.",
+        summary=f"{pluralize(num_compared, 'comparison')} of examples from all rows of a split "
+        "with the same examples from fewer rows found no difference.",
         numbers=numbers,
     )
 
@@ -108,9 +109,9 @@ def _reduce_split(
             frame,
             RowRange(start=rows.start + quarter, stop=rows.stop),
         )
-    later = rows.stop + horizon_rows
-    if later < len(frame):
-        yield "the rows after the split are removed", frame.iloc[:later], rows
+    stop = rows.stop + horizon_rows
+    if stop < len(frame):
+        yield "the rows after the split are removed", frame.iloc[:stop], rows
 
 
 def _compare_examples(original: Examples, partial: Examples) -> tuple[int, str]:

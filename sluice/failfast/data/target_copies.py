@@ -50,7 +50,7 @@ def find_target_copies(
     target = workload.target_column
     if target not in frame.columns or not _is_numeric(frame[target]):
         return None
-    values = _numbers(frame[target])
+    values = _to_floats(frame[target])
     if not _is_target_of_own_row(values, train, settings.target_copy_correlation):
         return None
     features = [name for name in workload.feature_columns if name in frame.columns]
@@ -59,7 +59,7 @@ def find_target_copies(
             [target], f"feature_columns contains the target '{target}' itself", frame
         )
     numeric_features = [name for name in features if _is_numeric(frame[name])]
-    similarity = {name: _similarity(_numbers(frame[name]), values) for name in numeric_features}
+    similarity = {name: _similarity(_to_floats(frame[name]), values) for name in numeric_features}
     copies = [
         name
         for name, correlation in similarity.items()
@@ -163,5 +163,5 @@ def _is_numeric(series: "pd.Series[float]") -> bool:
     return series.dtype.kind in "fiub"
 
 
-def _numbers(series: "pd.Series[float]") -> _Values:
+def _to_floats(series: "pd.Series[float]") -> _Values:
     return np.asarray(series.to_numpy(np.float64, na_value=np.nan))

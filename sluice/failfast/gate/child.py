@@ -86,7 +86,7 @@ def serve(pipe_fd: int) -> None:
         target=_listen, args=(pipe, send, main_thread_id, task.scratch), daemon=True
     ).start()
     with _crash_report(task.scratch):
-        _send_errors(send, lambda: _find_and_run(task, send))
+        _send_errors(send, lambda: _resolve_and_run(task, send))
 
 
 def _send_errors(send: Callable[[WorkerMessage], None], work: Callable[[], None]) -> None:
@@ -113,7 +113,7 @@ def _send_errors(send: Callable[[WorkerMessage], None], work: Callable[[], None]
         )
 
 
-def _find_and_run(task: GateTask, send: Callable[[WorkerMessage], None]) -> None:
+def _resolve_and_run(task: GateTask, send: Callable[[WorkerMessage], None]) -> None:
     target = _resolve(task.request.target)
 
     def run_and_exit(cls: type) -> NoReturn:
@@ -294,8 +294,8 @@ def _find_pipeline_file(path: str) -> str:
 
 
 def _is_import_path(name: str) -> bool:
-    before, colon, _ = name.partition(":")
-    return bool(colon and before) and not Path(name).exists()
+    module, colon, _ = name.partition(":")
+    return bool(colon and module) and not Path(name).exists()
 
 
 def _import_workload_type(target: Target, gate_target: _GateTarget) -> type:
@@ -328,7 +328,8 @@ def _run_script(script: str, target: WorkloadTarget) -> type:
     cls = resolve_attribute(module, name)
     if cls is None:
         raise ContractError(
-            f"The gate's process ran {script} again, but that did not define the workload {name}.",
+            f"The gate's process ran {script} again, but the script did not define the workload "
+            f"{name}.",
             cause="The class is defined under 'if __name__ == \"__main__\"' or another condition.",
             fix="Define the class at the top level of the script, or in a separate module.",
         )

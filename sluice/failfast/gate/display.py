@@ -97,9 +97,9 @@ def report_page(report: GateReport) -> RenderableType:
     for result in report.results:
         if result.outcome == "skipped":
             continue
-        mark, style = _OUTCOME_LABELS[result.outcome]
+        label, style = _OUTCOME_LABELS[result.outcome]
         table.add_row(
-            Text(mark, style=style),
+            Text(label, style=style),
             result.name,
             f"{result.seconds:.2f}",
             f"{result.max_s:g}",
@@ -127,7 +127,7 @@ def _skipped_lines(report: GateReport) -> list[Text]:
 
 def problem_text(result: CheckResult) -> RenderableType:
     """Return the observation, the likely cause and the fix, each with its label."""
-    mark, style = _OUTCOME_LABELS[result.outcome]
+    label, style = _OUTCOME_LABELS[result.outcome]
     labelled_texts = Table.grid(padding=(0, 1))
     labelled_texts.add_column(no_wrap=True)
     labelled_texts.add_column(overflow="fold")
@@ -140,7 +140,7 @@ def problem_text(result: CheckResult) -> RenderableType:
     for label, text in texts:
         if text:
             labelled_texts.add_row(f"  {label}", Text(text))
-    heading = Text(f"{mark} {result.name}", style=style)
+    heading = Text(f"{label} {result.name}", style=style)
     return Group(heading, labelled_texts, "")
 
 
@@ -174,9 +174,9 @@ def examples_table(examples: tuple[HardExample, ...]) -> Table:
 
 
 def _result_line(result: CheckResult) -> Text:
-    mark, style = _OUTCOME_LABELS[result.outcome]
+    label, style = _OUTCOME_LABELS[result.outcome]
     line = Text("  ")
-    line.append(f"{mark:<5}", style=style)
+    line.append(f"{label:<5}", style=style)
     line.append(f"{result.name:<34} {result.seconds:6.2f} s")
     if result.name == WHOLE_GATE_CHECK:
         line.append(" in total")

@@ -55,8 +55,8 @@ def check(
     in the script, that process runs the script up to this call, so the code above it runs twice.
 
     Args:
-        workload: The class of a workload. Or an instance; the gate builds another instance from the
-            same settings.
+        workload: A workload class, or an instance, of which the gate uses the class and the
+            settings.
         frame: Rows from which ``target`` is predicted, instead of a workload.
         target: Name of the target column of ``frame``.
         level: 'full', or 'minimum' for the checks of rows, schema, features, model, gradients,

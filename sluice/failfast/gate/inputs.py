@@ -31,7 +31,7 @@ _MAX_EXAMPLES_WITH_LARGE_OUTPUTS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredData:
-    """Tables and folds that an earlier stage stored, which the gate checks instead of new ones."""
+    """Tables and folds that an earlier stage stored. The gate checks them instead of new tables."""
 
     raw: TableRecord
     features: TableRecord

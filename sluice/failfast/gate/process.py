@@ -36,8 +36,8 @@ class GateProcess:
 
     def __init__(self, task: GateTask) -> None:
         supervisor_end, child_end = Pipe()
-        package = str(Path(sluice.__file__).parent.parent)
-        path = [*(os.path.abspath(folder) for folder in sys.path), package]
+        package_folder = str(Path(sluice.__file__).parent.parent)
+        import_folders = [*(os.path.abspath(folder) for folder in sys.path), package_folder]
         self._pipe: Connection[SupervisorMessage, WorkerMessage] = supervisor_end
         with child_end:
             self._process = subprocess.Popen(
@@ -45,7 +45,7 @@ class GateProcess:
                     sys.executable,
                     "-P",
                     "-c",
-                    _START_CODE.format(path=path, pipe_fd=child_end.fileno()),
+                    _START_CODE.format(path=import_folders, pipe_fd=child_end.fileno()),
                 ],
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,

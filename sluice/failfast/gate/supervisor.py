@@ -151,7 +151,7 @@ def _run_to_report(request: GateRequest, scratch: Path, progress: _Progress) -> 
 
 
 def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _Stop | None:
-    """Run the remaining checks in one process; return why it was stopped, or None."""
+    """Run the remaining checks in one process; return why the process was stopped, or None."""
     task = GateTask(
         request=request, scratch=scratch, earlier_results=tuple(progress.results.values())
     )

@@ -57,8 +57,8 @@ def check_gradient_flow(
       steps on other batches, because healthy designs with zero initialisation need some steps.
       Parameters that still have no gradient fail or warn (see ``judge_missing_gradients``). Units
       that are still equal fail.
-    - A gradient norm above ``warn_gradient_norm`` warns. For a loss above 1, this limit is
-      multiplied by the loss.
+    - A gradient norm above ``warn_gradient_norm`` warns. For an absolute loss above 1, this limit
+      is multiplied by the loss.
 
     Args:
         workload: Builds the model and defines the loss and the parameter groups.

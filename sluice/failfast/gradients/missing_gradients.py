@@ -92,30 +92,30 @@ class _Diagnosis:
         self.modules = dict(model.named_modules())
         first_name_by_id = {id(parameter): name for name, parameter in model.named_parameters()}
         self.trainable_parameters = {
-            owner: {
+            module_name: {
                 # A tied parameter has its first name everywhere, as in ``missing_gradients``.
                 first_name_by_id[id(parameter)]: parameter
                 for parameter in module.parameters(recurse=False)
                 if parameter.requires_grad
             }
-            for owner, module in self.modules.items()
+            for module_name, module in self.modules.items()
         }
         names = {name for parameters in self.trainable_parameters.values() for name in parameters}
         self.names_with_nonzero_gradient = names - missing_gradients.parameters
         self.idle_modules = {
-            owner
-            for owner, parameters in self.trainable_parameters.items()
+            module_name
+            for module_name, parameters in self.trainable_parameters.items()
             if parameters
             and set(parameters) <= missing_gradients.parameters
-            and self._is_idle(owner)
+            and self._is_idle(module_name)
         }
         """Names of modules without gradient, whose equivalent module gets gradients instead."""
         self.zero_layers = {
-            owner
-            for owner, parameters in self.trainable_parameters.items()
+            module_name
+            for module_name, parameters in self.trainable_parameters.items()
             if set(parameters) <= missing_gradients.zero
             and any(parameter.ndim > 1 for parameter in parameters.values())
-            and not isinstance(self.modules[owner], _EMBEDDINGS)
+            and not isinstance(self.modules[module_name], _EMBEDDINGS)
         }
         """Names of modules that have a weight matrix and in which all gradients are 0."""
 
@@ -123,13 +123,15 @@ class _Diagnosis:
         """Return a failure for parameters that the loss does not depend on; None without any."""
         disconnected_names = [
             name
-            for name in self._in_order(self.missing_gradients.missing)
+            for name in self._in_module_order(self.missing_gradients.missing)
             if _parent_name(name) not in self.idle_modules
         ]
         if not disconnected_names:
             return None
         unused_modules = {
-            owner for owner in map(_parent_name, disconnected_names) if not self._has_run(owner)
+            module_name
+            for module_name in map(_parent_name, disconnected_names)
+            if not self._has_run(module_name)
         }
         note = f" {format_names(sorted(unused_modules))} never ran." if unused_modules else ""
         return CheckOutcome(
@@ -157,7 +159,7 @@ class _Diagnosis:
         )
         if not blocks_learning:
             return CheckOutcome(outcome="warn", summary=f"{description}.", fault="dead units")
-        blocked_names = self._in_order(self.missing_gradients.zero)
+        blocked_names = self._in_module_order(self.missing_gradients.zero)
         return CheckOutcome(
             outcome="fail",
             summary=f"{description}; therefore the gradient of {format_names(blocked_names)} is "
@@ -215,11 +217,11 @@ class _Diagnosis:
     def find_initialised_at_zero(self) -> CheckOutcome | None:
         """Return a failure for layers whose weights stay at their initial 0; None without any."""
         layers = [
-            owner
-            for owner in self.zero_layers
-            if self._weights_are_zero(owner)
-            and owner not in self.idle_modules
-            and self._has_nonzero_input(owner)
+            module_name
+            for module_name in self.zero_layers
+            if self._weights_are_zero(module_name)
+            and module_name not in self.idle_modules
+            and self._has_nonzero_input(module_name)
         ]
         if not layers:
             return None
@@ -235,14 +237,16 @@ class _Diagnosis:
 
     def find_zero_gradients(self) -> CheckOutcome | None:
         """Return a failure for layers with a zero gradient of any cause; None without any."""
-        layers = [owner for owner in self.zero_layers if owner not in self.idle_modules]
+        layers = [
+            module_name for module_name in self.zero_layers if module_name not in self.idle_modules
+        ]
         are_all_zero = self.missing_gradients.zero and not self.names_with_nonzero_gradient
         if not layers and not are_all_zero:
             return None
-        names = self._in_order(
+        names = self._in_module_order(
             self.missing_gradients.zero
             if are_all_zero
-            else {name for owner in layers for name in self.trainable_parameters[owner]}
+            else {name for module_name in layers for name in self.trainable_parameters[module_name]}
         )
         return CheckOutcome(
             outcome="fail",
@@ -259,7 +263,7 @@ class _Diagnosis:
             for name in self.missing_gradients.missing
             if _parent_name(name) in self.idle_modules
         }
-        remaining_names = self._in_order(self.missing_gradients.zero | idle_parameters)
+        remaining_names = self._in_module_order(self.missing_gradients.zero | idle_parameters)
         if not remaining_names:
             return None
         return CheckOutcome(
@@ -272,31 +276,31 @@ class _Diagnosis:
             fix=_BY_DESIGN_FIX,
         )
 
-    def _is_idle(self, owner: str) -> bool:
+    def _is_idle(self, module_name: str) -> bool:
         """Return whether an equivalent of the module, or of one of its parents, learns.
 
         An equivalent has the same class. It must also be in the same ``ModuleList`` or
         ``ModuleDict`` if the module did not run, or have the same input if the module ran.
         """
-        return any(self._has_learning_equivalent(name) for name in _name_and_parents(owner))
+        return any(self._has_learning_equivalent(name) for name in _name_and_parents(module_name))
 
     def _has_learning_equivalent(self, name: str) -> bool:
         module, activity = self.modules[name], self.activity.get(name)
         parent = self.modules[_parent_name(name)] if name else None
         is_in_list = isinstance(parent, _MODULE_CONTAINERS)
-        for other, candidate in self.modules.items():
-            if type(candidate) is not type(module) or _are_related(other, name):
+        for other_name, other_module in self.modules.items():
+            if type(other_module) is not type(module) or _are_related(other_name, name):
                 continue
             if not self._has_run(name):
-                is_equivalent = is_in_list and _parent_name(other) == _parent_name(name)
+                is_equivalent = is_in_list and _parent_name(other_name) == _parent_name(name)
             else:
-                other_activity = self.activity.get(other)
+                other_activity = self.activity.get(other_name)
                 is_equivalent = (
                     activity is not None
                     and other_activity is not None
                     and activity.input_key == other_activity.input_key
                 )
-            if is_equivalent and self._has_gradient(other):
+            if is_equivalent and self._has_gradient(other_name):
                 return True
         return False
 
@@ -305,32 +309,35 @@ class _Diagnosis:
             parameter.startswith(f"{name}.") for parameter in self.names_with_nonzero_gradient
         )
 
-    def _has_run(self, owner: str) -> bool:
+    def _has_run(self, module_name: str) -> bool:
         """Return whether any row passed through the module or one of its children."""
         return any(
             activity.num_examples
             for name, activity in self.activity.items()
-            if name == owner or name.startswith(f"{owner}.")
+            if name == module_name or name.startswith(f"{module_name}.")
         )
 
-    def _has_nonzero_input(self, owner: str) -> bool:
-        return owner not in self.activity or self.activity[owner].has_nonzero_input is not False
+    def _has_nonzero_input(self, module_name: str) -> bool:
+        return (
+            module_name not in self.activity
+            or self.activity[module_name].has_nonzero_input is not False
+        )
 
     def _zero_layers_and_norm_layers(self) -> set[str]:
         norm_layers = {
-            owner
-            for owner, parameters in self.trainable_parameters.items()
-            if isinstance(self.modules[owner], _NORM_LAYERS)
+            module_name
+            for module_name, parameters in self.trainable_parameters.items()
+            if isinstance(self.modules[module_name], _NORM_LAYERS)
             and parameters
             and set(parameters) <= self.missing_gradients.zero
         }
         return self.zero_layers | norm_layers
 
-    def _weights_are_zero(self, owner: str) -> bool:
-        weights = [p for p in self.trainable_parameters.get(owner, {}).values() if p.ndim > 1]
+    def _weights_are_zero(self, module_name: str) -> bool:
+        weights = [p for p in self.trainable_parameters.get(module_name, {}).values() if p.ndim > 1]
         return bool(weights) and not any(bool(p.detach().any()) for p in weights)
 
-    def _in_order(self, names: Collection[str]) -> list[str]:
+    def _in_module_order(self, names: Collection[str]) -> list[str]:
         return list(
             dict.fromkeys(
                 n

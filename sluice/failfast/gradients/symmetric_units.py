@@ -52,10 +52,10 @@ def _units_are_equal(weight_UI: Tensor, gradient_UI: Tensor) -> bool:
 
     U = units of all gates, I = inputs, G = gates.
     """
-    num_rows = len(weight_UI)
+    num_units = len(weight_UI)
     return any(
-        num_rows % num_gates == 0
-        and num_rows // num_gates >= 2
+        num_units % num_gates == 0
+        and num_units // num_gates >= 2
         and _units_of_gates_are_equal(weight_UI, num_gates)
         and _units_of_gates_are_equal(gradient_UI, num_gates)
         for num_gates in (1, 2, 3, 4)

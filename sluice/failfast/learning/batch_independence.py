@@ -169,7 +169,7 @@ def _describe_largest_difference(
     difference = (one.double() - two.double()).abs().reshape(len(one), -1)
     difference = torch.where(difference.isnan(), math.inf, difference)
     row, column = divmod(int(difference.argmax()), difference.shape[1])
-    pair = [float(values.reshape(len(one), -1)[row, column]) for values in (one, two)]
+    value, other_value = (float(v.reshape(len(one), -1)[row, column]) for v in (one, two))
     largest = float(difference[row, column])
     comparison = f"{largest:.4g}; only rounding errors are allowed"
     if deviation > 0:
@@ -178,8 +178,8 @@ def _describe_largest_difference(
             f"{settings.batch_independence_tolerance:g} are allowed"
         )
     return (
-        f"the output of row {batch.rows[row]} is {pair[0]:.4g}, but {pair[1]:.4g} (a difference of "
-        f"{comparison})"
+        f"the output of row {batch.rows[row]} is {value:.4g}, but {other_value:.4g} (a difference "
+        f"of {comparison})"
     )
 
 

@@ -36,7 +36,7 @@ def check_epoch_selector(
     for description, scores, correct_epoch in _test_cases(settings, seed):
         num_cases += 1
         # The selector gets a copy, so that it cannot change the test case.
-        answer = _select(select_epoch, dict(scores))
+        answer = _call_selector(select_epoch, dict(scores))
         if answer != correct_epoch:
             correct, actual = _describe_answer(correct_epoch), _describe_answer(answer)
             wrong_answers.append(f"{description}: {correct} is required, got {actual}")
@@ -70,11 +70,15 @@ def _test_cases(settings: PocSettings, seed: int) -> Iterator[_TestCase]:
     for _ in range(settings.selector_shuffles):
         # The score decreases by 1 from each epoch to the next better epoch, and half of the scores
         # are negative. The order of the epochs in the mapping is random, too.
-        ranked = [epochs[i] for i in rng.permutation(len(epochs))]
-        scores = {epoch: len(epochs) / 2 - rank for rank, epoch in enumerate(ranked)}
-        order = [epochs[i] for i in rng.permutation(len(epochs))]
-        best = ranked[-1]
-        yield f"shuffled scores, best at epoch {best}", {e: scores[e] for e in order}, best
+        ranked_epochs = [epochs[i] for i in rng.permutation(len(epochs))]
+        scores = {epoch: len(epochs) / 2 - rank for rank, epoch in enumerate(ranked_epochs)}
+        shuffled_epochs = [epochs[i] for i in rng.permutation(len(epochs))]
+        best = ranked_epochs[-1]
+        yield (
+            f"shuffled scores, best at epoch {best}",
+            {e: scores[e] for e in shuffled_epochs},
+            best,
+        )
     yield from _cases_with_ties_and_nan(epochs, worse_scores)
     yield "an empty history", {}, None
     yield "a history of NaN only", dict.fromkeys(epochs, math.nan), None
@@ -101,7 +105,7 @@ def _cases_with_ties_and_nan(
     yield f"infinity at epoch {first}", worse_scores() | {first: math.inf, last: 0.5}, last
 
 
-def _select(select_epoch: SelectEpoch, scores: dict[int, float]) -> object:
+def _call_selector(select_epoch: SelectEpoch, scores: dict[int, float]) -> object:
     try:
         answer = select_epoch(scores)
     except Exception as error:  # an error is correct only for a history without finite scores

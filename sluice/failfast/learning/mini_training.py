@@ -134,8 +134,8 @@ def run_mini_training(
     """
     subset = sample_evenly(examples, settings.mini_rows)
     num_steps = settings.mini_epochs * math.ceil(len(subset) / training.batch_rows)
-    real_steps = training.max_epochs * math.ceil(len(examples) / training.batch_rows)
-    step_share = num_steps / real_steps if real_steps else 1.0
+    num_real_steps = training.max_epochs * math.ceil(len(examples) / training.batch_rows)
+    step_share = num_steps / num_real_steps if num_real_steps else 1.0
     baseline = measure_constant_baseline(workload, subset.targets)
     short_training = training.model_copy(
         update={"max_epochs": settings.mini_epochs, "patience_epochs": settings.mini_epochs}
@@ -226,14 +226,14 @@ def judge_mini_training(
     last_units_below = (mini.baseline.loss - float(last_S.mean())) / mini.baseline.unit
     first_units_below = (mini.baseline.loss - float(first_S.max())) / mini.baseline.unit
     summary = _describe_losses(mini, bound, settings, learning_rate=learning_rate)
-    numbers = _numbers(mini, bound, settings) | {"largest_rise_ratio": largest_increase}
+    numbers = _loss_numbers(mini, bound, settings) | {"largest_rise_ratio": largest_increase}
     if not largest_increase <= settings.max_loss_increase_ratio:
-        unit = "the first loss" if mini.baseline.problem else _BASELINE_UNIT_TEXT
+        unit_text = "the first loss" if mini.baseline.problem else _BASELINE_UNIT_TEXT
         return CheckOutcome(
             outcome="fail",
             summary=f"{summary} After epoch {epoch} of seed {seed_index + 1} the loss was "
             f"{mini.loss_SE[seed_index, epoch]:.4g}: an increase of {largest_increase:.4g} times "
-            f"{unit}; at most {settings.max_loss_increase_ratio:g} is allowed.",
+            f"{unit_text}; at most {settings.max_loss_increase_ratio:g} is allowed.",
             numbers=numbers,
             fault="learning rate too high",
         )
@@ -359,7 +359,7 @@ def _describe_losses(
     )
 
 
-def _numbers(
+def _loss_numbers(
     mini: MiniTraining, bound: LossDecreaseBound, settings: PocSettings
 ) -> dict[str, EvidenceValue]:
     numbers: dict[str, EvidenceValue] = {

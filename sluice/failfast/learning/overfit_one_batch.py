@@ -126,7 +126,7 @@ def check_overfit_one_batch(
     positions = _select_distinct(candidates, settings.overfit_rows)
     if len(positions) < 2:
         return _not_measured_outcome(
-            "Two examples that differ in input and target are required, but none of "
+            "Two examples that differ in input and target are required, but no two of "
             f"{pluralize(len(candidates), 'example')} differ in both."
         )
     model_seed = derive_seed(seed, "poc_memorization")

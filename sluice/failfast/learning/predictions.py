@@ -51,6 +51,7 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
 
     - Non-finite values, and a spread ratio below ``collapse_ratio`` or above ``explosion_ratio``,
       fail.
+    - If all targets are equal, constant predictions fail and other predictions warn.
     - Fewer than ``min_distinct`` distinct predictions warn. Predictions are rounded to 6 decimals,
       if possible in standard deviations of the target, so that the unit of the target is
       irrelevant.

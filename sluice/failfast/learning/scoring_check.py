@@ -148,7 +148,7 @@ def _compare_with_simple_rule(
 ) -> str:
     """Return a note if the mini training's loss clearly exceeds that of the best simple rule.
 
-    Returns "" if it does not, or if the workload has its own baseline.
+    The result is "" for a smaller excess, and for a workload with its own baseline.
     """
     if type(workload).baseline is not Workload.baseline:
         return ""

@@ -219,11 +219,11 @@ DEFECTS = {
     ),
     "some other names, not strict": (
         Script(rename=lambda name: name.replace("second", "head"), strict=False),
-        ["The loaded model differs from the saved one", "second.weight: at [0, 0] was", "strict"],
+        ["The loaded model differs from the saved model", "second.weight: at [0, 0] was", "strict"],
     ),
     "saved in half precision": (
         Script(change=lambda v: v.half() if v.is_floating_point() else v),
-        ["The loaded model differs from the saved one", "first.weight: at [0, 0] was"],
+        ["The loaded model differs from the saved model", "first.weight: at [0, 0] was"],
     ),
     "optimizer not saved": (
         Script(keep_optimizer=False),
