@@ -64,8 +64,8 @@ class DriftSettings(Settings):
     min_blocks: int = Field(
         4,
         ge=2,
-        description="Minimum number of blocks of dependent rows in a window. A column whose blocks "
-        "are so long that a window has fewer of them is not tested.",
+        description="Minimum number of blocks of dependent rows in a window. A column is not "
+        "tested if its blocks are so long that a window has fewer blocks.",
     )
     max_columns: int = Field(
         128,

@@ -293,7 +293,8 @@ class PocSettings(Settings):
         description="Maximum of (loss - start) / unit in the mini training. Here 'start' is the "
         "first loss, or the loss of the best constant output if that is higher, and 'unit' is the "
         "loss of the best constant output minus the loss of a predictor that knows the target. If "
-        "these losses cannot be computed, 'start' and 'unit' are the first loss.",
+        "the loss of the output or of the predictor cannot be computed, 'start' and 'unit' are the "
+        "first loss.",
     )
     loss_decrease_confidence: float = Field(
         0.95,

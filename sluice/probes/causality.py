@@ -153,7 +153,10 @@ def _why_no_positions(network_copy: nn.Module, x: Tensor, output: Tensor) -> str
     try:
         shorter_output = output_of(network_copy, x[:, :-1])
     except Exception:  # the network may not support this length
-        return f"{shapes_text}, but a shorter input raises an error: it is not a sequence."
+        return (
+            f"{shapes_text}, but a shorter input raises an error: the second dimension is not a "
+            "sequence."
+        )
     if shorter_output.shape[:2] != (len(x), x.shape[1] - 1):
         return (
             f"{shapes_text}, but a shorter input gives {tuple(shorter_output.shape)}: not one "

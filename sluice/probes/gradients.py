@@ -32,11 +32,11 @@ _LARGE_PERTURBATION = 0.3
 """Relative perturbation that tests whether the output depends on a tensor with zero gradient."""
 
 _ABSOLUTE_TOLERANCE = 1e-7
-"""First part of the maximum difference between a gradient and a finite difference. The largest
-output is scaled to 1."""
+"""Absolute tolerance for the difference between a gradient and a finite difference. The outputs are
+scaled so that the largest output is 1."""
 
 _RELATIVE_TOLERANCE = 1e-3
-"""Second part of the maximum difference, as a share of the finite difference."""
+"""Relative tolerance, as a share of the finite difference. Both tolerances are added."""
 
 _INPUT_NAME = "the input"
 """Name of the network's input among the tensors whose gradients are checked."""

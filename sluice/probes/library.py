@@ -101,7 +101,8 @@ def _run_tokenizers_probe(subject: Subject) -> ProbeResult:
         return skipped(
             "tokenizers",
             "The workload has no tokenizers().",
-            why="A workload with texts can return its training and serving tokenizers there.",
+            why="A workload with texts can return its training and serving tokenizers from this "
+            "method.",
         )
     pair = method()
     if not isinstance(pair, tuple) or len(pair) != 2:

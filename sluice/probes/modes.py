@@ -23,7 +23,7 @@ _NORM_CLASSES = (nn.modules.batchnorm._NormBase,)
 
 
 def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
-    """Run two passes over the same rows in evaluation mode, and a pass in which half is replaced.
+    """Compare passes in evaluation mode over the same rows, and with half of the rows replaced.
 
     Args:
         network: Maps ``x`` to outputs whose first dimension is the batch.
