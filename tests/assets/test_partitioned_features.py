@@ -140,7 +140,11 @@ def test_worker_processes_give_identical_features(store, monkeypatch):
 @pytest.mark.parametrize(
     ("declared", "changes", "message"),
     [
-        (PeriodPartitions(period="M", look_back_rows=19), {}, "with more rows it has .* feature"),
+        (
+            PeriodPartitions(period="M", look_back_rows=19),
+            {},
+            "more rows, the partition has .* feature",
+        ),
         (
             PeriodPartitions(period="M", look_back_rows=20),
             {"last": lambda raw: raw["price"] / raw["price"].std()},

@@ -333,7 +333,7 @@ def test_truncated_checkpoint_is_reported_as_a_mismatch(check):
 
     assert "The checkpoint could not be loaded: " in finding.summary
     assert "test_resumption.py" in finding.summary
-    assert "not written completely" in finding.response[0]
+    assert "did not write the whole" in finding.response[0]
 
 
 def replace_attributes(training, **changes):
