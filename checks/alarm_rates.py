@@ -58,7 +58,7 @@ def measure_alarms(
 
     Raises:
         ContractError: The source has fewer than two windows of rows, or an expectation refers to
-            a missing column.
+            a column that the table does not have.
 
     Cost:
         About 0.02 s per window, mostly for the feature code, after an import of 2 to 4 s.

@@ -200,7 +200,7 @@ def _with_changed_column(
 
 
 def _with_changed_rows(values: Values, rows: slice, value: Any) -> Values:
-    values[rows] = value  # a copy from _with_changed_column
+    values[rows] = value  # changes the copy that _with_changed_column made
     return values
 
 

@@ -103,7 +103,7 @@ def _failed_card(result: ExpectationResult) -> str:
 
 
 def _unmeasured_card(reason: str, sentences: list[str]) -> str:
-    """Return the card of one reason, because a missing column affects several expectations."""
+    """Return one card for all expectations with the same reason, such as a missing column."""
     return (
         f'<div class="card unsure"><h3>{escape(reason)} '
         f"{tag('could not be measured', 'unsure')}</h3>"

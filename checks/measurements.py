@@ -44,16 +44,16 @@ def exception_text(exception_info: Mapping[str, Any]) -> str:
 
 
 def _read_aggregate(
-    expectation: EngineExpectation, raw: Mapping[str, Any], *, num_rows: int
+    expectation: EngineExpectation, raw_result: Mapping[str, Any], *, num_rows: int
 ) -> ExpectationResult:
     """Convert the result of an ``EngineExpectation`` whose result has no row counts."""
-    observed = raw["result"].get("observed_value")
+    observed = raw_result["result"].get("observed_value")
     is_number = isinstance(observed, int | float) and not isinstance(observed, bool)
     if is_number and not math.isfinite(observed):
         return unmeasurable(expectation, f"The measured number is {observed}.")
     return _make_result(
         expectation,
-        "pass" if raw["success"] else "fail",
+        "pass" if raw_result["success"] else "fail",
         num_rows=num_rows,
         observed=float(observed) if is_number else None,
         message="" if observed is None else f"Measured {str(observed)[:200]}.",
@@ -61,10 +61,10 @@ def _read_aggregate(
 
 
 def _read_number(
-    expectation: Expectation, raw: Mapping[str, Any], *, num_rows: int
+    expectation: Expectation, raw_result: Mapping[str, Any], *, num_rows: int
 ) -> ExpectationResult:
     """Convert the result of an expectation on one number, such as the row count."""
-    value = raw["result"].get("observed_value")
+    value = raw_result["result"].get("observed_value")
     observed = math.nan if value is None else float(value)
     if not math.isfinite(observed):
         return unmeasurable(
@@ -72,7 +72,7 @@ def _read_number(
         )
     return _make_result(
         expectation,
-        "pass" if raw["success"] else "fail",
+        "pass" if raw_result["success"] else "fail",
         num_rows=num_rows,
         observed=observed,
         message=f"Measured {observed:,.6g}.",
@@ -80,10 +80,10 @@ def _read_number(
 
 
 def _read_rows(
-    frame: pd.DataFrame, expectation: Expectation, raw: Mapping[str, Any]
+    frame: pd.DataFrame, expectation: Expectation, raw_result: Mapping[str, Any]
 ) -> ExpectationResult:
     """Convert the result of an expectation on every row."""
-    counts = raw["result"]
+    counts = raw_result["result"]
     if "element_count" not in counts:
         return unmeasurable(expectation, "Great Expectations returned no result.")
     num_rows = int(counts["element_count"]) - int(counts.get("missing_count", 0))
@@ -109,7 +109,7 @@ def _read_rows(
     message += f": {examples_text}." if examples_text else "."
     return _make_result(
         expectation,
-        "pass" if raw["success"] else "fail",
+        "pass" if raw_result["success"] else "fail",
         num_rows=num_rows,
         num_bad=num_bad,
         examples=examples,

@@ -74,9 +74,9 @@ def explain_mismatch(
             f"Non-differentiable operation between {name} and the output: "
             f"{operations.piecewise_constant_op}."
         )
-        fix = "Replace it by a differentiable operation."
+        fix = "Replace this operation by a differentiable operation."
     else:
-        why = f"A part of the path from {name} to the output is cut by detach(), .data or no_grad."
+        why = f"detach(), .data or no_grad cuts one of the paths from {name} to the output."
         fix = f"Keep everything that depends on {name} in the autograd graph."
     return GradientProblem(
         observation=f"The gradient of {name} differs from finite differences: {comparison[:300]}",

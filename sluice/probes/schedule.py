@@ -19,8 +19,8 @@ from sluice.training.settings import TrainSettings
 
 NAME = "schedule"
 
-_ROUNDING_SHARE = 1e-9
-"""Maximum difference between two rates that counts as rounding, as a share of the peak rate."""
+_MAX_ROUNDING_SHARE = 1e-9
+"""Maximum difference between two learning rates that counts as rounding, as a share of the peak."""
 
 
 class RatePlan(Settings):
@@ -52,7 +52,7 @@ class RatePlan(Settings):
 def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
     """Run a copy of a scheduler and its optimizer through all steps and compare with the plan.
 
-    The rate of the first parameter group is compared.
+    Only the learning rate of the first parameter group is compared.
 
     Raises:
         ContractError: ``scheduler`` is not a scheduler of torch, or has already made steps together
@@ -122,8 +122,8 @@ def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
     """Compare the learning rate of every step with the plan, and return the first deviation.
 
     Args:
-        rates: Rates in the order of the optimizer steps. One more rate may follow the rate of the
-            last step, because some schedules reach their end only then.
+        rates: Learning rates in the order of the optimizer steps. One more rate may follow the rate
+            of the last step, because some schedules reach their end only after it.
         plan: The planned schedule.
 
     Raises:
@@ -131,11 +131,11 @@ def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
     """
     if len(rates) < plan.total_steps:
         raise ContractError(
-            f"A rate for each of {plan.total_steps} steps is required, got {len(rates)}.",
+            f"A learning rate for each of {plan.total_steps} steps is required, got {len(rates)}.",
             fix="Run the schedule to the end of the plan.",
         )
     step_rates = list(rates[: plan.total_steps])
-    tolerance = _ROUNDING_SHARE * plan.peak_rate
+    tolerance = _MAX_ROUNDING_SHARE * plan.peak_rate
     numbers: dict[str, float | int | str] = {
         "total_steps": plan.total_steps,
         "first_rate": step_rates[0],
@@ -144,14 +144,14 @@ def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
     }
     is_invalid = [not (math.isfinite(rate) and rate >= 0) for rate in step_rates]
     if any(is_invalid):
-        first_invalid = is_invalid.index(True)
+        first_invalid_step = is_invalid.index(True)
         return failed(
             NAME,
-            f"The learning rate of step {first_invalid} is {step_rates[first_invalid]}.",
+            f"The learning rate of step {first_invalid_step} is {step_rates[first_invalid_step]}.",
             "The formula divides by zero, or the steps exceed the range for which the formula is "
             "defined.",
             "Set the schedule's number of steps to the number of optimizer steps.",
-            numbers | {"step": first_invalid},
+            numbers | {"step": first_invalid_step},
         )
     peak_rate = max(step_rates)
     peak_step = next(i for i, rate in enumerate(step_rates) if rate >= peak_rate - tolerance)

@@ -75,6 +75,6 @@ def result_from_report(report: RandomnessReport) -> ProbeResult:
         name=NAME,
         outcome="pass",
         seen=f"{len(report.audit.sources)} sources of randomness, none unseeded or shared; "
-        f"{len(report.draws)} parts of the workload use no global generator ({hash_seed}).",
+        f"{len(report.draws)} operations of the workload use no global generator ({hash_seed}).",
         numbers=numbers,
     )

@@ -144,8 +144,8 @@ def _find_split_fault(
         remark = " All ranks have the same rows." if are_identical else ""
         return numbers, (
             f"{len(shared_rows):,} of {num_rows:,} rows are on several ranks (the first is row "
-            f"{shared_rows[0]}), and {len(missing_rows):,} on none.{remark}",
-            "There is no distributed sampler, or the ranks seed it differently.",
+            f"{shared_rows[0]}), and {len(missing_rows):,} are on no rank.{remark}",
+            "There is no distributed sampler, or the ranks use different seeds.",
             "Use a DistributedSampler with the same seed on every rank.",
         )
     if len(duplicate_rows) >= world_size:
@@ -159,7 +159,7 @@ def _find_split_fault(
         return numbers, (
             f"{len(missing_rows):,} of {num_rows:,} rows are on no rank; the first is row "
             f"{missing_rows[0]}.",
-            "The split omits a part, or assumes more ranks than exist.",
+            "The split omits some rows, or assumes more ranks than exist.",
             "Split by the actual number of ranks.",
         )
     if max(sizes) - min(sizes) > max_row_difference:

@@ -57,8 +57,8 @@ def shuffle_all_rows(rank, world):
     [
         (
             shuffle_all_rows,
-            "1,001 of 1,001 rows are on several ranks (the first is row 0), and 0 on none. "
-            "All ranks have the same rows.",
+            "1,001 of 1,001 rows are on several ranks (the first is row 0), and "
+            "0 are on no rank. All ranks have the same rows.",
         ),
         (lambda r, w: make_sampler(r, w, seed=7 * r), "rows are on several ranks"),
         (
