@@ -157,8 +157,8 @@ class AlarmDebounceSettings(Settings):
     min_drifted: int = Field(
         2,
         ge=1,
-        description="Minimum number of windows with drift, among the last num_windows, that "
-        "raises the alarm (k).",
+        description="The alarm is raised if at least this number of the last num_windows windows "
+        "have drift (k).",
     )
     num_windows: int = Field(
         3,

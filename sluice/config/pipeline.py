@@ -38,12 +38,13 @@ class ScheduleSettings(Settings):
 
     cron: str = Field(
         "0 6 * * 1",
-        description="Five cron fields of the automatic retraining; Monday 06:00 by default.",
+        description="Cron expression (five fields) of the automatic retraining; Monday 06:00 by "
+        "default.",
     )
     verify_cron: str = Field(
         "30 4 * * *",
-        description="Five cron fields of the verification of the registry, which reads every "
-        "artifact of the model; daily at 04:30 by default.",
+        description="Cron expression (five fields) of the verification of the registry, which "
+        "reads every artifact of the model; daily at 04:30 by default.",
     )
     timezone: str = Field("UTC", description="IANA name of the time zone of both schedules.")
 

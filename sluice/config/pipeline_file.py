@@ -131,7 +131,7 @@ def merge_attributes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
         if (
             isinstance(base_value, Mapping)
             and isinstance(value, Mapping)
-            and _have_same_kind(base_value, value)
+            and _are_mergeable(base_value, value)
         ):
             result[key] = merge_attributes(base_value, value)
         else:
@@ -174,8 +174,8 @@ def apply_overrides(attributes: Mapping[str, Any], overrides: Sequence[str]) -> 
     return result
 
 
-def _have_same_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return "kind" not in one or "kind" not in other or one["kind"] == other["kind"]
+def _are_mergeable(base: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    return "kind" not in base or "kind" not in changes or base["kind"] == changes["kind"]
 
 
 def _list_yaml_names(path: Path) -> list[str]:

@@ -100,15 +100,15 @@ class PredictionSettings(Settings):
         0.005,
         gt=0,
         lt=1,
-        description="Standard deviation of the predictions, relative to that of the target, below "
-        "which predictions count as collapsed.",
+        description="Predictions count as collapsed if their standard deviation, divided by the "
+        "standard deviation of the target, is below this value.",
     )
     explosion_ratio: float = Field(
         100.0,
         gt=1,
-        description="Standard deviation of the predictions, relative to that of the target, above "
-        "which predictions count as exploded. For class scores, the limit applies to the standard "
-        "deviation itself [nats].",
+        description="Predictions count as exploded if their standard deviation, divided by the "
+        "standard deviation of the target, is above this value. Class scores count as exploded if "
+        "their standard deviation itself is above this value [nats].",
     )
     min_distinct: int = Field(
         10,
@@ -190,8 +190,9 @@ class PocSettings(Settings):
     batch_independence_tolerance: float = Field(
         1e-3,
         gt=0,
-        description="Maximum change of a prediction that is repeated, or computed without the "
-        "rest of its batch [standard deviations of the output over the batch].",
+        description="The prediction of an example may change by at most this value if it is "
+        "repeated, or computed without the rest of the batch [standard deviations of the output "
+        "over the batch].",
     )
     warn_gradient_norm: float = Field(
         100.0,
@@ -234,8 +235,8 @@ class PocSettings(Settings):
         5,
         ge=0,
         le=100,
-        description="Maximum number of examples with the highest losses of the mini training that "
-        "the report lists.",
+        description="The report lists at most this number of examples with the highest losses in "
+        "the mini training.",
     )
     selector_first_epoch: int = Field(
         10, ge=1, description="First candidate epoch of the epoch selector check."
