@@ -1,11 +1,12 @@
 """Measures false alarm and missed alarm rates of a workload's expectations.
 
-False alarms are counted on rolling windows of the pipeline's own good rows, missed alarms on some
-of these windows with a typical corruption inserted. Each window runs through all steps: raw
-schema, raw expectations, feature code, feature schema, feature expectations.
+False alarms are counted in rolling windows of the pipeline's rows, which are assumed to be good.
+Missed alarms are counted in some of these windows, into which a typical corruption is inserted.
+Each window runs through all steps: raw schema, raw expectations, feature code, feature schema,
+feature expectations.
 
-Windows overlap, so their outcomes are not independent. The intervals of the false alarm rates
-therefore use the number of windows that fit without overlap.
+Windows overlap, so their outcomes are not independent. The confidence intervals of the false alarm
+rates therefore use the number of windows that fit without overlap.
 """
 
 from collections import Counter
@@ -57,7 +58,7 @@ def measure_alarms(
 
     Raises:
         ContractError: The source has fewer than two windows of rows, or an expectation refers to
-            a column that does not exist.
+            a column that the table does not have.
 
     Cost:
         About 0.02 s per window, mostly for the feature code, after an import of 2 to 4 s.
@@ -66,7 +67,7 @@ def measure_alarms(
     raw = workload.load_rows()
     features = workload.compute_features(raw)
     _require_columns(workload, raw, features)
-    # Some raw rows have no features, such as the first ones of a rolling mean.
+    # Add the number of raw rows without features, such as the first rows of a rolling mean.
     raw_window_rows = settings.window_rows + len(raw) - len(features)
     good_windows = select_windows(raw, raw_window_rows, settings)
     progress(f"{len(good_windows)} windows of good rows")
@@ -81,14 +82,14 @@ def measure_alarms(
     progress(
         f"{len(corrupted_raw_trials)} corrupted windows; inserting corruptions into the features"
     )
-    frames = [trial.features for trial in good_trials if trial.features is not None]
+    good_features = [trial.features for trial in good_trials if trial.features is not None]
     corrupted_feature_trials = list(
         run_feature_corruptions(
-            workload, _evenly_spaced_frames(frames, max_corrupted_windows), settings
+            workload, _evenly_spaced_frames(good_features, max_corrupted_windows), settings
         )
     )
     progress(f"{len(corrupted_feature_trials)} corrupted feature windows; evaluating all windows")
-    alarms_by_window = _evaluate(
+    alarms_by_window = _find_alarms_by_window(
         workload, [*good_trials, *corrupted_raw_trials, *corrupted_feature_trials]
     )
     features_start = len(good_trials) + len(corrupted_raw_trials)
@@ -129,7 +130,7 @@ def _evenly_spaced_frames(frames: Sequence[pd.DataFrame], max_frames: int) -> li
 
 def _require_columns(workload: Workload, raw: pd.DataFrame, features: pd.DataFrame) -> None:
     for table, frame in (("raw_data", raw), ("features", features)):
-        for expectation in _suite(workload, table):  # type: ignore[arg-type]
+        for expectation in _all_expectations(workload, table):  # type: ignore[arg-type]
             missing_columns = [c for c in columns_of(expectation) if c not in frame]
             if missing_columns:
                 raise ContractError(
@@ -139,7 +140,9 @@ def _require_columns(workload: Workload, raw: pd.DataFrame, features: pd.DataFra
                 )
 
 
-def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[TableName, set[str]]]:
+def _find_alarms_by_window(
+    workload: Workload, trials: Sequence[WindowTrial]
+) -> list[dict[TableName, set[str]]]:
     """Return for each window, by table, the descriptions of the expectations that did not pass."""
     alarms_by_window: list[dict[TableName, set[str]]] = [
         {"raw_data": set(), "features": set()} for _ in trials
@@ -148,12 +151,12 @@ def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Ta
         ("raw_data", [t.raw for t in trials]),
         ("features", [t.features for t in trials]),
     ):
-        window_expectations = _window_expectations(_suite(workload, table))  # type: ignore[arg-type]
+        window_expectations = _window_expectations(_all_expectations(workload, table))  # type: ignore[arg-type]
         sentences = [describe(e) for e in window_expectations]
         positions = [i for i, frame in enumerate(frames) if frame is not None]
         if not window_expectations or not positions:
             continue
-        # W windows, E expectations.
+        # W = windows, E = expectations.
         is_alarm_WE = find_alarms([f for f in frames if f is not None], window_expectations)
         for i, is_alarm_E in zip(positions, is_alarm_WE, strict=True):
             alarms_by_window[i][table] = {  # type: ignore[index]
@@ -164,8 +167,8 @@ def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Ta
     return alarms_by_window
 
 
-def _suite(workload: Workload, table: TableName) -> tuple[Expectation, ...]:
-    """Return the declared expectations of a table, and the not-null ones that they imply."""
+def _all_expectations(workload: Workload, table: TableName) -> tuple[Expectation, ...]:
+    """Return the declared expectations of a table, and the not-null expectations they imply."""
     declared_expectations = (
         workload.raw_expectations if table == "raw_data" else workload.feature_expectations
     )
@@ -191,7 +194,7 @@ def _expectation_rates(
 ) -> Iterator[ExpectationRates]:
     tables: tuple[TableName, ...] = ("raw_data", "features")
     for table in tables:
-        for expectation in _suite(workload, table):
+        for expectation in _all_expectations(workload, table):
             sentence = describe(expectation)
             num_alarms = sum(
                 sentence in sentences[table] for sentences in alarms_by_window[:num_good_windows]

@@ -22,7 +22,8 @@ class AlarmSettings(Settings):
         200,
         ge=2,
         le=10_000,
-        description="Maximum number of windows; if there are more, evenly spaced ones are used.",
+        description="Maximum number of windows. If more are available, evenly spaced windows are "
+        "used.",
     )
     plantings: int = Field(
         5,
@@ -37,7 +38,7 @@ class AlarmSettings(Settings):
 
 
 class AlarmRate(Record):
-    """Share of windows with an outcome, and its Wilson score interval."""
+    """Share of windows with an outcome, and the Wilson score interval of this share."""
 
     count: int = Field(description="Number of windows with the outcome.")
     of: int = Field(description="Number of all windows that were evaluated.")
@@ -56,8 +57,9 @@ class AlarmRate(Record):
             confidence: Confidence level of the interval.
             num_independent: Effective number of independent windows; None for ``total``.
         """
-        size = total if num_independent is None else min(num_independent, total)
-        low, high = wilson(count / total * size if total else 0, size, confidence=confidence)
+        num_effective = total if num_independent is None else min(num_independent, total)
+        effective_count = count / total * num_effective if total else 0
+        low, high = wilson(effective_count, num_effective, confidence=confidence)
         return cls(count=count, of=total, low=low, high=high)
 
     @property
@@ -99,10 +101,12 @@ class CorruptionRates(Record):
         "The interval treats the columns of a window as independent."
     )
     caught_by: dict[str, int] = Field(
-        description="Number of windows by the expectation, schema or code that detected them, in "
-        "descending order."
+        description="Number of detected windows for each expectation, schema or code that detected "
+        "the corruption, in descending order."
     )
-    missed_in: dict[str, int] = Field(description="Number of missed windows by corrupted columns.")
+    missed_in: dict[str, int] = Field(
+        description="Number of missed windows for each corrupted column or pair of columns."
+    )
 
 
 class AlarmReport(Record):
@@ -113,8 +117,8 @@ class AlarmReport(Record):
     num_rows: int
     num_windows: int
     disjoint_windows: int = Field(
-        description="Number of windows that fit without overlap; the intervals of the false "
-        "alarm rates use it."
+        description="Number of windows that fit without overlap. The intervals of the false "
+        "alarm rates use this number."
     )
     refused_windows: int = Field(
         description="Number of good windows that a schema or the feature code rejected."

@@ -1,4 +1,4 @@
-"""Check that shows whether a candidate waits for an approval; the ledger enforces it."""
+"""Check that shows whether a candidate waits for an approval; the ledger enforces approvals."""
 
 import dagster as dg
 
@@ -60,7 +60,7 @@ def describe_approval(
         return False, f"WAITING: {status.problem} {status.remedy}"
     if status.approval is None:
         return True, (
-            f"Version {version.number} needs no approval, because its promotion is blocked. "
-            "Usually, the verdict of its comparison with the version in production is not PROMOTE."
+            f"Version {version.number} needs no approval, because its promotion is blocked. The "
+            "usual cause is that the verdict of the promotion gate is not PROMOTE."
         )
     return True, status.approval.summary

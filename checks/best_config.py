@@ -55,7 +55,7 @@ def _check_finite_loss(study: StudySummary, asset: list[str]) -> dg.AssetCheckRe
         asset,
         passed=winner in finite_trials,
         message=f"{len(finite_trials)} of {pluralize(len(trials), 'trial')} ended with a finite "
-        f"loss; the best has {winner.loss:.4g}."
+        f"loss; the best trial has a loss of {winner.loss:.4g}."
         if winner in finite_trials
         else f"No trial of {len(trials)} ended with a finite loss. First trial: {trials[0].reason}",
         metadata={

@@ -146,7 +146,7 @@ def _check_look_ahead(
     seed: int,
 ) -> dg.AssetCheckResult:
     try:
-        findings = find_look_ahead(
+        changes = find_look_ahead(
             workload.compute_features,
             raw,
             workload.feature_columns,
@@ -156,12 +156,12 @@ def _check_look_ahead(
         )
     except ContractError as error:
         return blocking_result(LOOK_AHEAD, asset, passed=False, message=str(error))
-    if findings:
-        first = findings[0]
+    if changes:
+        first = changes[0]
         message = (
             f"'{first.column}' at {first.row} changed by {first.change:.3g} standard deviations "
-            "when only later rows changed, so it uses future rows. Compute it with shift, or with "
-            "rolling and expanding windows that end at the row itself."
+            "when only later rows changed, so the feature uses future rows. Compute the feature "
+            "with shift, or with rolling and expanding windows that end at the row itself."
         )
     else:
         message = (
@@ -171,9 +171,9 @@ def _check_look_ahead(
     return blocking_result(
         LOOK_AHEAD,
         asset,
-        passed=not findings,
+        passed=not changes,
         message=message,
-        metadata={"findings": table([f.model_dump() for f in findings])},
+        metadata={"findings": table([change.model_dump() for change in changes])},
     )
 
 
@@ -203,7 +203,7 @@ def _check_expectations(
 def _data_docs(
     validation: TableValidation, asset: list[str], digest: str, home: Home
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """Save the page and return its link, or the error as text: the check does not depend on it."""
+    """Save the Data Docs page and return its link; if that fails, return the error as text."""
     try:
         page = expectations_page(validation, title=" / ".join(asset), digest=digest)
         saved_page = save_page(

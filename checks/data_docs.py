@@ -1,7 +1,8 @@
 """Data Docs: an HTML page with the results of an expectation suite on one table.
 
-Great Expectations renders the section of each column. Its own page needs a network connection, so
-the page layout, the style and the list of failed expectations are generated here.
+Great Expectations renders the section of each column. The page that it would generate needs a
+network connection, so this module generates the page layout, the style and the list of failed
+expectations.
 """
 
 from html import escape
@@ -37,7 +38,7 @@ padding:12px 18px;margin:10px 0;overflow-x:auto}
 
 
 def expectations_page(validation: TableValidation, *, title: str, digest: str) -> str:
-    """Return the page. Equal tables and suites give identical bytes.
+    """Return the HTML page. Equal tables and suites give identical bytes.
 
     Args:
         validation: Validation result.
@@ -90,19 +91,19 @@ def _problem_section(report: ExpectationSuiteReport) -> list[str]:
 
 def _failed_card(result: ExpectationResult) -> str:
     origin = (
-        '<p class="soft">Implied by another expectation on this column, which skips missing '
-        "values.</p>"
+        '<p class="soft">Another expectation on this column skips missing values and therefore '
+        "implies this expectation.</p>"
         if result.implied
         else ""
     )
     return (
         f'<div class="card bad"><h3>{escape(result.sentence)} {tag("failed", "bad")}</h3>'
-        f"<p>{_observation_html(result)}</p>{origin}{_examples(result)}</div>"
+        f"<p>{_observation_html(result)}</p>{origin}{_examples_html(result)}</div>"
     )
 
 
 def _unmeasured_card(reason: str, sentences: list[str]) -> str:
-    """Return the card of one reason; a missing column usually affects several expectations."""
+    """Return one card for all expectations with the same reason, such as a missing column."""
     return (
         f'<div class="card unsure"><h3>{escape(reason)} '
         f"{tag('could not be measured', 'unsure')}</h3>"
@@ -113,13 +114,16 @@ def _unmeasured_card(reason: str, sentences: list[str]) -> str:
 def _observation_html(result: ExpectationResult) -> str:
     if not result.examples:
         return escape(result.message)
-    return f"{result.num_bad:,} of {result.num_rows:,} rows violate it ({result.bad_rate:.2%})."
+    return (
+        f"{result.num_bad:,} of {result.num_rows:,} rows violate the expectation "
+        f"({result.bad_rate:.2%})."
+    )
 
 
-def _examples(result: ExpectationResult) -> str:
+def _examples_html(result: ExpectationResult) -> str:
     if not result.examples:
         return ""
-    rows = [[escape(bad.label), f"{bad.position:,}", escape(bad.value)] for bad in result.examples]
+    rows = [[escape(row.label), f"{row.position:,}", escape(row.value)] for row in result.examples]
     note = "" if result.num_bad <= len(rows) else f'<p class="soft">The first {len(rows)}:</p>'
     return note + table(
         ["row", "position (from 0)", " and ".join(columns_of(result.expectation))],

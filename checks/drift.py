@@ -22,8 +22,8 @@ def drift_check(pipeline: str) -> dg.AssetChecksDefinition:
             dg.AssetCheckSpec(
                 NO_DRIFT,
                 asset=key,
-                description="No drift since the version in production was trained. Also passes, as "
-                "WAITING, while there are too few new rows or requests for a window.",
+                description="No drift since the version in production was trained. The check also "
+                "passes, with WAITING, while there are too few new rows or requests for a window.",
             )
         ],
         ins={"drift_report": dg.AssetIn(key=key)},

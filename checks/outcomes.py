@@ -16,7 +16,7 @@ Checks = Callable[P, Iterator[dg.AssetCheckResult]]
 def blocking_spec(
     name: str, asset: list[str], description: str, *, reads: Sequence[list[str]] = ()
 ) -> dg.AssetCheckSpec:
-    """Declare a check that stops the run when it fails; ``reads`` lists its other input assets."""
+    """Declare a check that stops the run if it fails; ``reads`` lists further input assets."""
     return dg.AssetCheckSpec(
         name=name,
         asset=dg.AssetKey(asset),
@@ -34,7 +34,7 @@ def blocking_result(
     message: str,
     metadata: Mapping[str, Any] | None = None,
 ) -> dg.AssetCheckResult:
-    """Return the result of a blocking check; ``message`` says what was found, and what to do."""
+    """Return the result of a blocking check; ``message`` says what was found and what to do."""
     return dg.AssetCheckResult(
         asset_key=dg.AssetKey(asset),
         check_name=name,
@@ -48,17 +48,17 @@ def blocking_result(
 def failing_with_messages(checks: Checks[P]) -> Checks[P]:
     """Wrap a check function so that its step fails with the messages of the failed checks.
 
-    The step fails after all results were yielded. Otherwise Dagster raises an error with the names
-    of the checks and a traceback, and shows it first on the page of the run.
+    The step fails after all results were yielded. Without the wrapper, Dagster would raise an error
+    with the names of the checks and a traceback, and show this error first on the page of the run.
     """
 
     @functools.wraps(checks)
     def run_all(*args: P.args, **kwargs: P.kwargs) -> Iterator[dg.AssetCheckResult]:
         messages = []
-        for item in checks(*args, **kwargs):
-            yield item
-            if not item.passed and item.severity == dg.AssetCheckSeverity.ERROR:
-                messages.append(f"{item.check_name}: {item.description}")
+        for result in checks(*args, **kwargs):
+            yield result
+            if not result.passed and result.severity == dg.AssetCheckSeverity.ERROR:
+                messages.append(f"{result.check_name}: {result.description}")
         if messages:
             raise dg.Failure("\n\n".join(messages), allow_retries=False)
 

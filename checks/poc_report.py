@@ -33,7 +33,7 @@ def poc_checks(pipeline: str) -> dg.AssetChecksDefinition:
                 asset,
                 passed=result.passed,
                 message=" ".join(
-                    part for part in (result.summary, result.cause, result.fix) if part
+                    text for text in (result.summary, result.cause, result.fix) if text
                 ),
                 metadata=_metadata(result),
             )

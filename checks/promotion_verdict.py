@@ -1,4 +1,4 @@
-"""Check that shows the promotion verdict; the receipt is what allows a promotion."""
+"""Check that shows the verdict of the promotion gate; a promotion requires its receipt."""
 
 import dagster as dg
 

@@ -38,8 +38,8 @@ class ExpectationResult(Record):
         description="True for a not-null expectation that another expectation implies."
     )
     num_rows: int = Field(
-        description="Number of measured rows. Rows with a missing value are measured only by a "
-        "not-null expectation."
+        description="Number of measured rows. Only a not-null expectation measures rows with a "
+        "missing value."
     )
     num_bad: int = Field(
         description="Number of rows that violate the expectation; 0 for an expectation on one "
@@ -47,7 +47,8 @@ class ExpectationResult(Record):
     )
     bad_rate: float = Field(description="``num_bad`` divided by ``num_rows``.")
     observed: float | None = Field(
-        description="Measured number of an expectation on one number of the table; else None."
+        description="Measured number of the table, such as the row count; None for an expectation "
+        "on rows."
     )
     examples: tuple[BadRow, ...] = Field(description="First rows that violate the expectation.")
     message: str = Field(description="Result in one sentence.")
@@ -59,7 +60,7 @@ class ExpectationSuiteReport(Record):
     suite: str
     num_rows: int
     results: tuple[ExpectationResult, ...] = Field(
-        description="Declared expectations, then implied ones."
+        description="Results of declared expectations, then of implied expectations."
     )
 
     @property
@@ -86,7 +87,7 @@ class ExpectationSuiteReport(Record):
 
     @property
     def summary(self) -> str:
-        """Summary text: how many expectations passed, and each problem with its first rows."""
+        """Number of passed expectations, and each failed or unmeasurable expectation."""
         if not self.results:
             return "No expectations are declared, so the values were not checked."
         passed_text = (
@@ -113,7 +114,7 @@ def describe(expectation: Expectation) -> str:
             return f"{column} has a value in every row."
         case Between(column=column, low=low, high=high, mostly=mostly):
             rows_text = "every row" if mostly == 1 else f"at least {mostly:.4g} of the rows"
-            return f"{column} {_range(low, high)} in {rows_text}."
+            return f"{column} {_describe_range(low, high)} in {rows_text}."
         case GreaterOrEqual(column=column, other=other):
             return f"{column} is at least {other} in every row."
         case InSet(column=column, values=values):
@@ -127,7 +128,7 @@ def describe(expectation: Expectation) -> str:
             return f"{name}({arguments}) passes."
 
 
-def _range(low: float | None, high: float | None) -> str:
+def _describe_range(low: float | None, high: float | None) -> str:
     if low is None:
         return f"is at most {high:g}"
     return f"is at least {low:g}" if high is None else f"is between {low:g} and {high:g}"

@@ -31,11 +31,11 @@ LOG = "event_log_is_valid"
 ALL_TRAINED = "every_seed_and_fold_is_trained"
 FINITE = "losses_and_gradients_are_finite"
 NOT_CONSTANT = "predictions_have_plausible_spread"
-TRACE_CLEAN = "tracer_reports_no_errors"
+TRACE_WITHOUT_ERRORS = "tracer_reports_no_errors"
 
 _MAX_LARGE_OUTPUTS = 256
-"""Maximum number of test rows whose outputs are in memory together, if the workload declares that
-its outputs are large."""
+"""Maximum number of test rows whose outputs are in memory at the same time, if ``keep_outputs`` of
+the workload is False."""
 
 
 def trained_models_checks(
@@ -64,7 +64,7 @@ def trained_models_checks(
                 reads=[features_key, best_config_key],
             ),
             blocking_spec(
-                TRACE_CLEAN,
+                TRACE_WITHOUT_ERRORS,
                 asset,
                 "The training tracer reports no fault as an error in more than half of the "
                 "traced trainings.",
@@ -83,7 +83,9 @@ def trained_models_checks(
         best_config: BestConfig,
         features: FeatureSet,
     ) -> Iterator[dg.AssetCheckResult]:
-        yield _check_log(inputs.base.workload.headline_metric, sluice_state, trained_models, asset)
+        yield _check_event_log(
+            inputs.base.workload.headline_metric, sluice_state, trained_models, asset
+        )
         yield _check_all_trained(seeds, trained_models, features, asset)
         yield _check_finite(sluice_state, trained_models, asset)
         yield _check_prediction_spread(
@@ -99,7 +101,7 @@ def trained_models_checks(
     return trained_models_checks
 
 
-def _check_log(
+def _check_event_log(
     headline: str, state: SluiceState, trained_models: TrainedModels, asset: list[str]
 ) -> dg.AssetCheckResult:
     try:
@@ -148,12 +150,12 @@ def _check_finite(
     curves = read_epochs(trained_models.event_log, state.store)
     numbers = curves.reindex(columns=["train_loss", "val_loss", "grad_norm_max"])
     numbers = numbers.apply(pd.to_numeric, errors="coerce").astype(float)
-    bad_curves = curves[~numbers.map(math.isfinite).all(axis=1)]
-    bad_epochs = [_describe_epoch(epoch) for epoch in bad_curves.to_dict("records")]
-    if bad_epochs:
+    non_finite_epochs = curves[~numbers.map(math.isfinite).all(axis=1)]
+    epoch_texts = [_describe_epoch(epoch) for epoch in non_finite_epochs.to_dict("records")]
+    if epoch_texts:
         message = (
-            f"Losses or gradient norms are not finite, or missing: {', '.join(bad_epochs[:5])} "
-            f"({pluralize(len(bad_epochs), 'epoch')}). Lower the learning rate, or check the loss "
+            f"Losses or gradient norms are not finite, or missing: {', '.join(epoch_texts[:5])} "
+            f"({pluralize(len(epoch_texts), 'epoch')}). Lower the learning rate, or check the loss "
             "for log(0) and division by 0."
         )
     elif curves.empty:
@@ -163,14 +165,14 @@ def _check_finite(
     return blocking_result(
         FINITE,
         asset,
-        passed=not bad_epochs and not curves.empty,
+        passed=not epoch_texts and not curves.empty,
         message=message,
         metadata={"largest gradient norm": float(numbers["grad_norm_max"].max())},
     )
 
 
 def _describe_epoch(epoch: Mapping[Hashable, Any]) -> str:
-    """Return seed, fold and number of an epoch, with '?' for a field that is missing."""
+    """Return seed, fold and number of an epoch, with '?' for a missing field."""
     fields = (("seed", "seed"), ("fold", "fold_id"), ("epoch", "epoch"))
     values = [(label, epoch.get(name)) for label, name in fields]
     return " ".join(f"{label} {'?' if pd.isna(v) else f'{v:g}'}" for label, v in values)
@@ -181,23 +183,23 @@ def _check_trace(trained_models: TrainedModels, asset: list[str]) -> dg.AssetChe
     shared_faults = shared_errors(trained_models.members)
     errors = [error for member in trained_models.members for error in trace_errors(member)]
     if shared_faults:
-        first_shared = next(
+        first_shared_error = next(
             error
             for member in traced_members
             for error in trace_errors(member, faults=shared_faults)
         )
         message = (
-            f"In most trainings: {', '.join(shared_faults)}. {first_shared} See the trace replay "
-            "in the metadata of trained_models. If all of this is intended, set training.trace to "
-            "false."
+            f"Faults in most traced trainings: {', '.join(shared_faults)}. {first_shared_error} "
+            "See the trace replay in the metadata of trained_models. If all these faults are "
+            "intended, set training.trace to false."
         )
     elif not traced_members:
         message = "No training was traced. Set training.trace to true to enable the tracer."
     elif errors:
         message = (
             f"{pluralize(len(errors), 'error')} in "
-            f"{pluralize(len(traced_members), 'traced training')}, and no fault in more than half "
-            f"of them. The first error: {errors[0]}"
+            f"{pluralize(len(traced_members), 'traced training')}, but no fault in more than half "
+            f"of the trainings. The first error: {errors[0]}"
         )
     else:
         num_findings = sum(len(member.diagnoses) for member in traced_members)
@@ -206,7 +208,7 @@ def _check_trace(trained_models: TrainedModels, asset: list[str]) -> dg.AssetChe
             f"{pluralize(num_findings, 'other finding')}."
         )
     return blocking_result(
-        TRACE_CLEAN,
+        TRACE_WITHOUT_ERRORS,
         asset,
         passed=not shared_faults,
         message=message,

@@ -1,7 +1,7 @@
 """Evaluates expectations on many windows of rows at once, each as if it were the whole table.
 
-The engine needs at least 0.2 s per table. The windows are therefore concatenated and evaluated by
-row in one pass. The result of each window is computed from the counts of its rows.
+Great Expectations needs at least 0.2 s per table. The windows are therefore concatenated and all
+rows are evaluated in one pass. The result of a window is computed from the results of its rows.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,15 @@ from sluice.data.expectations import Between, Expectation, NotNull, RowCount, St
 def find_alarms(
     windows: Sequence[pd.DataFrame], expectations: Sequence[Expectation]
 ) -> NDArray[np.bool_]:
-    """Return which windows (W) do not pass each expectation (E), shape (W, E).
+    """Return a mask (W, E) of the windows W and the expectations E that they do not pass.
 
-    A window does not pass if the expectation fails or cannot be measured in it, as in a run.
+    A window does not pass an expectation that fails or cannot be measured, as in a run.
 
     Args:
-        windows: Tables with the columns of the expectations; each column has the same type in all.
-        expectations: Expectations, including the implied not-null ones. A ``RowCount`` is not
-            allowed, because it applies to the whole table and not to a window.
+        windows: Tables with the columns of the expectations. A column must have the same type in
+            all tables.
+        expectations: Declared and implied expectations. A ``RowCount`` is not allowed, because it
+            applies to the whole table and not to a window.
 
     Raises:
         ContractError: An expectation cannot be measured on these columns at all.
@@ -38,7 +39,7 @@ def find_alarms(
     window_index_N = np.repeat(np.arange(len(windows)), sizes)
     row_expectations = [e for e in expectations if not isinstance(e, StdBetween)]
     violations = violating_rows(rows, row_expectations) if row_expectations and len(rows) else {}
-    # An empty window does not pass.
+    # Start with alarms everywhere, so that an empty window does not pass.
     is_alarm_WE = np.ones((len(windows), len(expectations)), np.bool_)
     for position, expectation in enumerate(expectations):
         if len(rows) == 0:

@@ -19,7 +19,7 @@ from sluice.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowTrial:
-    """Window of rows and features, with the schemas or code that rejected it."""
+    """Window of rows with its features, and the schemas or code that rejected the window."""
 
     corruption: Corruption | None
     columns: tuple[str, ...]
@@ -29,10 +29,10 @@ class WindowTrial:
     """Raw rows; None if the corruption is inserted into the features."""
 
     features: pd.DataFrame | None
-    """Features; None if they could not be computed or if expected columns are missing."""
+    """Features; None if they could not be computed or if a column of the schema is missing."""
 
     rejected_by: tuple[str, ...]
-    """Schemas or code that rejected the window, such as "the raw schema"; empty if none did."""
+    """Schemas or code that rejected the window, such as "the raw schema"; usually empty."""
 
 
 def select_windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.DataFrame]:
@@ -44,9 +44,9 @@ def select_windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> l
     starts = range(0, len(raw) - length + 1, settings.step_rows)
     if len(starts) < 2:
         raise ContractError(
-            f"At least two windows of {length} rows are required ({settings.window_rows} and "
-            f"{length - settings.window_rows} that the features need before and after), got "
-            f"{len(raw)} rows at steps of {settings.step_rows}.",
+            f"At least two windows of {length} rows are required ({settings.window_rows} rows with "
+            f"features and {length - settings.window_rows} rows without), got {len(raw)} rows at "
+            f"steps of {settings.step_rows}.",
             fix="Choose shorter windows or a shorter step.",
         )
     selected_starts = [
@@ -74,7 +74,7 @@ def run_raw_corruptions(
 def run_feature_corruptions(
     workload: Workload, frames: Sequence[pd.DataFrame], settings: AlarmSettings
 ) -> Iterator[WindowTrial]:
-    """Yield the result of each corruption of a feature column, which simulates faulty code."""
+    """Yield the result of each corruption of one feature column; it simulates faulty code."""
     schema = workload.feature_schema
     for corruption, columns, corrupted_frame in _corrupted_frames(
         frames, schema, "features", settings
@@ -126,7 +126,7 @@ def run_through_pipeline(
     except ContractError:
         rejected_by.append("the feature code" if features is None else "the feature schema")
     if features is not None and not set(workload.feature_schema.names) <= set(features):
-        features = None  # expected columns are missing, so there is nothing to evaluate
+        features = None  # a column of the schema is missing, so expectations cannot be evaluated
     return WindowTrial(
         corruption=corruption,
         columns=columns,

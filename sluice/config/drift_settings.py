@@ -18,23 +18,23 @@ class EmbeddingDriftSettings(Settings):
         500,
         ge=MIN_WINDOW_ROWS,
         le=2_000,
-        description="Maximum number of held-out rows that the reference stores, and of requests "
-        "of a window that are compared with them. Time and memory grow with the square of this "
-        "number [rows].",
+        description="Maximum number of held-out rows in the reference, and maximum number of "
+        "requests of a window that are compared with these rows [rows]. Time and memory grow with "
+        "the square of this number.",
     )
     min_permutations: int = Field(
         999,
         ge=99,
         le=100_000,
-        description="Minimum number of permutations from which a p-value is computed. The number "
-        "is higher if alpha requires smaller p-values.",
+        description="Minimum number of permutations from which a p-value is computed. More "
+        "permutations are used if alpha requires smaller p-values.",
     )
     min_discrepancy: float = Field(
         0.0,
         ge=0,
         le=2,
-        description="Discrepancy that a significant difference must exceed to count as drift "
-        "[squared maximum mean discrepancy, at most 2].",
+        description="A significant difference counts as drift only if its discrepancy is above "
+        "this value [squared maximum mean discrepancy, at most 2].",
     )
 
 
@@ -51,36 +51,38 @@ class DriftSettings(Settings):
     window_rows: int = Field(
         500,
         ge=MIN_WINDOW_ROWS,
-        description="Size of a window. Thresholds for this size are stored with the reference; "
-        "thresholds for another size are computed when needed. The first window of a version may "
-        "be as small as min_rows [rows].",
+        description="Size of a window [rows]. Thresholds for this size are stored with the "
+        "reference; thresholds for another size are computed when needed. The first window of a "
+        "version may be as small as min_rows.",
     )
     min_rows: int = Field(
         100,
         ge=MIN_WINDOW_ROWS,
-        description="Minimum size of the reference, and of a window that is evaluated [rows].",
+        description="Minimum size of the reference, and of a window [rows]. Smaller windows are "
+        "not evaluated.",
     )
     min_blocks: int = Field(
         4,
         ge=2,
-        description="Minimum number of blocks of dependent rows in a window. With fewer blocks of "
-        "a column, the column is not tested.",
+        description="Minimum number of blocks of dependent rows in a window. A column is not "
+        "tested if its blocks are so long that a window has fewer blocks.",
     )
     max_columns: int = Field(
         128,
         ge=1,
         le=10_000,
-        description="Maximum number of columns that are compared, separately and jointly. If a "
-        "table is wider, a random sample of its columns is compared, and the others are reported "
-        "as omitted. Time and memory grow with the square of this number, because the number of "
-        "resamples per column is proportional to the number of columns [columns].",
+        description="Maximum number of columns that are compared, separately and jointly "
+        "[columns]. Of a wider table, a random sample of columns is compared, and the remaining "
+        "columns are reported as omitted. Time and memory grow with the square of this number, "
+        "because the number of resamples per column is proportional to the number of columns.",
     )
     num_cells: int = Field(
         50,
         ge=10,
         le=100,
-        description="Number of cells into which the reference values of a numeric column are "
-        "divided at quantiles, and maximum number of categories with a cell of their own.",
+        description="For a numeric column, the number of cells; quantiles of the reference values "
+        "separate them. For a categorical column, the maximum number of categories that have a "
+        "separate cell.",
     )
     psi_bins: int = Field(
         10,
@@ -100,20 +102,21 @@ class DriftSettings(Settings):
         999,
         ge=99,
         description="Minimum number of windows that are resampled from the reference to calibrate "
-        "a threshold. The number is higher if the number of columns requires smaller p-values.",
+        "a threshold. More windows are resampled if the number of columns requires smaller "
+        "p-values.",
     )
     min_loss_increase: float = Field(
         0.0,
         ge=0,
-        description="Increase of the mean loss that is tolerated. A window has drift only if its "
-        "increase is significantly larger [loss units].",
+        description="A window has drift only if its mean loss increased by significantly more than "
+        "this value [loss units].",
     )
 
     max_latency_increase: float = Field(
         0.25,
         ge=0,
-        description="Maximum relative increase of the 95th percentile of the response time that "
-        "is ignored although it is significant [rate].",
+        description="A significant increase of the 95th percentile of the response time counts as "
+        "drift only if the relative increase is above this value [rate].",
     )
 
     embedding: EmbeddingDriftSettings | None = Field(
@@ -137,10 +140,10 @@ class DriftSettings(Settings):
     def num_resamples(self, num_tests: int) -> int:
         """Return the number of resampled windows that ``num_tests`` tests require for an alarm.
 
-        A p-value from B resamples is at least 1 / (B + 1), and Benjamini-Hochberg multiplies the
-        smallest by the number of tests, so B must be about num_tests / alpha. The result is four
-        times as large: a column has up to four statistics, and in each of them another resample
-        may be the most extreme one. The p-value of the column counts all of these resamples.
+        A p-value from B resamples is at least 1 / (B + 1). Benjamini-Hochberg multiplies the
+        smallest p-value by the number of tests, so B must be about num_tests / alpha. The result is
+        four times as large: a column has up to four statistics, each of which may have another most
+        extreme resample, and the p-value of the column counts all of these resamples.
 
         >>> DriftSettings().num_resamples(1), DriftSettings().num_resamples(51)
         (999, 6800)
@@ -154,8 +157,8 @@ class AlarmDebounceSettings(Settings):
     min_drifted: int = Field(
         2,
         ge=1,
-        description="Minimum number of windows with drift, among the last num_windows, that "
-        "raises the alarm (k).",
+        description="The alarm is raised if at least this number of the last num_windows windows "
+        "have drift (k).",
     )
     num_windows: int = Field(
         3,

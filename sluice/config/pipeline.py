@@ -38,12 +38,13 @@ class ScheduleSettings(Settings):
 
     cron: str = Field(
         "0 6 * * 1",
-        description="Five cron fields of the automatic retraining; Monday 06:00 by default.",
+        description="Cron expression (five fields) of the automatic retraining; Monday 06:00 by "
+        "default.",
     )
     verify_cron: str = Field(
         "30 4 * * *",
-        description="Five cron fields of the verification of the registry, which reads every "
-        "artifact of the model; daily at 04:30 by default.",
+        description="Cron expression (five fields) of the verification of the registry, which "
+        "reads every artifact of the model; daily at 04:30 by default.",
     )
     timezone: str = Field("UTC", description="IANA name of the time zone of both schedules.")
 
@@ -74,8 +75,8 @@ class PipelineSettings(Settings):
         (0, 1, 2, 3, 4, 5, 6, 7),
         min_length=1,
         strict=False,
-        description="Seeds; one network is trained per seed and fold. The gate requires at least "
-        "gate.min_seeds.",
+        description="Seeds; one network is trained per seed and fold. The promotion gate requires "
+        "at least gate.min_seeds seeds.",
     )
     data_seed: int | None = Field(
         None,
@@ -95,8 +96,8 @@ class PipelineSettings(Settings):
     serving: ServingSettings = ServingSettings()
     rollout: RolloutSettings | None = Field(
         None,
-        description="Gradual rollout to real traffic of a candidate that passed the promotion "
-        "gate; without it, a candidate that passed becomes production immediately.",
+        description="Gradual move of live traffic to a candidate that passed the promotion gate. "
+        "If null, such a candidate becomes the production version immediately.",
     )
     production_code: CodeSource = Field(
         "current",
@@ -122,15 +123,15 @@ class PipelineSettings(Settings):
     def _require_enough_seeds(self) -> "PipelineSettings":
         if len(self.seeds) < self.gate.min_seeds:
             raise ValueError(
-                f"the gate requires at least gate.min_seeds = {self.gate.min_seeds} seeds, got "
-                f"{len(self.seeds)}: the training would end INCONCLUSIVE"
+                f"the promotion gate requires at least gate.min_seeds = {self.gate.min_seeds} "
+                f"seeds, got {len(self.seeds)}: the verdict would be INCONCLUSIVE"
             )
         return self
 
     @model_validator(mode="after")
     def _require_searchable_space(self) -> "PipelineSettings":
-        # A space with settings of the workload is checked by ``resolve``, which builds the
-        # workload.
+        # For a space with settings of the workload, ``resolve`` makes this check, because it builds
+        # the workload.
         if self.space is None or not workload_setting_names(self.space):
             base = TrialSettings(model=self.model, training=self.training)
             require_searchable(self.space, self.search, base)
@@ -149,7 +150,7 @@ def digest_gate_settings(
     baseline_rules = baseline.model_dump(mode="json", exclude_none=True)
     return digest_json(
         {
-            # Defaults are omitted, so that receipts from before this setting existed stay valid.
+            # The default baseline is omitted: receipts from before this setting must stay valid.
             **({"baseline": baseline_rules} if baseline != BaselineSettings() else {}),
             "gate": gate.model_dump(mode="json"),
             "guards": guards.model_dump(mode="json"),
@@ -165,8 +166,8 @@ def require_searchable(
 
     Args:
         space: Search space; None for the default space of the architecture.
-        search: Settings of the search; None if there is no search, and only ``space`` is checked.
-        base: Settings of everything that is not searched.
+        search: Settings of the search. If None, only ``space`` is checked.
+        base: Settings of model, training and workload. The search replaces some of them.
 
     Raises:
         SettingsError: The space does not suit ``base``, or the search does not suit the space.
@@ -206,7 +207,7 @@ def locate_pipeline(name: str, folder: Path) -> Path:
         folder: Folder of the known pipelines.
 
     Raises:
-        SettingsError: There is no such pipeline; the message lists the known ones.
+        SettingsError: There is no such pipeline; the message lists the known pipelines.
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
@@ -220,8 +221,8 @@ def locate_pipeline(name: str, folder: Path) -> Path:
             return working_file
         raise SettingsError(
             f"There is no pipeline '{name}'.{suggest_nearest(name, known_names)} "
-            f"Known: {', '.join(known_names)}.",
-            fix="Use a known name, or the path of a pipeline's file, such as my_model.yaml.",
+            f"Known pipelines: {', '.join(known_names)}.",
+            fix="Use a known name, or the path of a pipeline file, such as my_model.yaml.",
         )
     return folder / name / "defs.yaml"
 

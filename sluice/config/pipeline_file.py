@@ -22,10 +22,10 @@ COMPONENT = "sluice.ModelPipeline"
 
 _COMPONENTS = (COMPONENT, "sluice.pipelines.component.ModelPipeline")
 """Import paths of the component, which Dagster accepts as ``type``."""
-_TYPE_LINE = re.compile(
+_TYPE_LINE_PATTERN = re.compile(
     rf"^type:\s*['\"]?({'|'.join(map(re.escape, _COMPONENTS))})\b", re.MULTILINE
 )
-"""Matches the line that identifies a pipeline file, even if other lines are not valid YAML."""
+"""Pattern of the line that identifies a pipeline file, even if other lines are not valid YAML."""
 
 BASED_ON = "based_on"
 """Attribute with the path of another pipeline file, relative to the folder of this file."""
@@ -38,7 +38,7 @@ def pipeline_files(folder: Path) -> list[Path]:
 
 def _is_pipeline(path: Path) -> bool:
     try:
-        return _TYPE_LINE.search(path.read_text(encoding="utf-8")) is not None
+        return _TYPE_LINE_PATTERN.search(path.read_text(encoding="utf-8")) is not None
     except (OSError, ValueError):
         return False
 
@@ -57,7 +57,7 @@ def resolve_base(
 ) -> dict[str, Any]:
     """Return attributes merged with the attributes of the base file.
 
-    Also makes the modules that each file names importable from its folder.
+    Also adds the folder of each file to the import path if the file uses modules in this folder.
 
     Args:
         attributes: Attributes in the file.
@@ -82,9 +82,10 @@ def resolve_base(
         )
     if "name" not in settings:
         raise SettingsError(
-            f"{file_chain[-1]}: a pipeline that is based on another must set its own name.",
-            cause="With an inherited name, its models would be mixed with those of the base.",
-            fix="Add 'name' beside 'based_on'; use the name of the base for the same pipeline.",
+            f"{file_chain[-1]}: a pipeline that is based on another pipeline must set 'name'.",
+            cause="With an inherited name, the models of both pipelines would be mixed.",
+            fix="Add 'name' next to 'based_on'. To change the settings of the same pipeline, use "
+            "the name in the base file.",
         )
     path = folder / base_name
     if any(path.resolve() == Path(earlier).resolve() for earlier in file_chain):
@@ -99,7 +100,7 @@ def resolve_base(
 
 
 def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
-    """Return the import paths in a file; invalid values are reported by a later validation."""
+    """Return the import paths in a file; a later validation reports invalid values."""
     model, training = attributes.get("model"), attributes.get("training")
     import_paths = [
         attributes.get("workload"),
@@ -107,8 +108,8 @@ def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
         training.get("optimizer") if isinstance(training, Mapping) else None,
     ]
     search = attributes.get("search")
-    for part in ("scheduler", "searcher"):
-        extension = search.get(part) if isinstance(search, Mapping) else None
+    for setting in ("scheduler", "searcher"):
+        extension = search.get(setting) if isinstance(search, Mapping) else None
         import_paths.append(extension.get("class") if isinstance(extension, Mapping) else None)
     return [path for path in import_paths if isinstance(path, str) and ":" in path]
 
@@ -130,7 +131,7 @@ def merge_attributes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
         if (
             isinstance(base_value, Mapping)
             and isinstance(value, Mapping)
-            and _same_kind(base_value, value)
+            and _are_mergeable(base_value, value)
         ):
             result[key] = merge_attributes(base_value, value)
         else:
@@ -143,7 +144,7 @@ def apply_overrides(attributes: Mapping[str, Any], overrides: Sequence[str]) -> 
 
     Args:
         attributes: Attributes from ``read_attributes``.
-        overrides: Overrides ``key.key=value``; later ones take precedence.
+        overrides: Overrides ``key.key=value``; later overrides take precedence.
 
     Raises:
         SettingsError: An override is malformed, or its value is not YAML.
@@ -158,14 +159,14 @@ def apply_overrides(attributes: Mapping[str, Any], overrides: Sequence[str]) -> 
         if not equals or not all(keys):
             raise SettingsError(
                 f"An override must be key=value, got {override!r}.",
-                fix="Write it as in --set training.learning_rate=0.01.",
+                fix="Write the override as in --set training.learning_rate=0.01.",
             )
         try:
             value = load_yaml(text)
         except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
             raise SettingsError(
                 f"The value of the override {override!r} cannot be read as YAML: {error}.",
-                fix="Quote it for the shell, as in --set 'seeds=[0, 1, 2, 3, 4]'.",
+                fix="Quote the override for the shell, as in --set 'seeds=[0, 1, 2, 3, 4]'.",
             ) from None
         for key in reversed(keys):
             value = {key: value}
@@ -173,8 +174,8 @@ def apply_overrides(attributes: Mapping[str, Any], overrides: Sequence[str]) -> 
     return result
 
 
-def _same_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return "kind" not in one or "kind" not in other or one["kind"] == other["kind"]
+def _are_mergeable(base: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
+    return "kind" not in base or "kind" not in changes or base["kind"] == changes["kind"]
 
 
 def _list_yaml_names(path: Path) -> list[str]:
@@ -187,7 +188,7 @@ def _hint_misspelled_key(document: object) -> str:
     for key in map(str, document) if isinstance(document, dict) else ():
         hint = suggest_nearest(key, ["attributes"])
         if hint and key != "attributes":
-            return f" It contains '{key}'.{hint}"
+            return f" The file contains '{key}'.{hint}"
     return ""
 
 
@@ -214,7 +215,7 @@ def _read_own_attributes(path: Path) -> dict[str, Any]:
         nearest = suggest_nearest(path.name, _list_yaml_names(path))
         raise SettingsError(
             f"There is no pipeline file at {path}.{nearest}",
-            fix="Use the path of a pipeline's file, such as my_model.yaml, or a name that 'sluice "
+            fix="Use the path of a pipeline file, such as my_model.yaml, or a name that 'sluice "
             "list' shows.",
         ) from None
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: a nonexistent date

@@ -10,7 +10,7 @@ from sluice.base.settings import Settings
 class TimeLimit(Settings):
     """Typical and maximum duration of a check.
 
-    On Linux, time does not count while the check waits for a CPU that other programs use.
+    On Linux, the time for which the check waits for a CPU that other programs use does not count.
     """
 
     typical_s: float = Field(
@@ -64,9 +64,10 @@ class LookAheadSettings(Settings):
         (0.5, 0.1),
         min_length=1,
         strict=False,
-        description="Shares of the rows after a cut that are kept, in a new order; the others are "
-        "dropped. Consecutive cuts use the shares in turn. A low share reveals features that use "
-        "statistics of the whole table. A high share reveals features that use the next few rows.",
+        description="Shares of the rows after a cut that are kept, in a new order; the remaining "
+        "rows are dropped. Consecutive cuts use the shares in turn. A low share reveals features "
+        "that use statistics of the whole table. A high share reveals features that use the next "
+        "few rows.",
     )
     tolerance: float = Field(
         1e-9,
@@ -99,21 +100,21 @@ class PredictionSettings(Settings):
         0.005,
         gt=0,
         lt=1,
-        description="Standard deviation of the predictions, relative to that of the target, below "
-        "which predictions count as collapsed.",
+        description="Predictions count as collapsed if their standard deviation, divided by the "
+        "standard deviation of the target, is below this value.",
     )
     explosion_ratio: float = Field(
         100.0,
         gt=1,
-        description="Standard deviation of the predictions, relative to that of the target, above "
-        "which predictions count as exploded. For class scores, the limit applies to the standard "
-        "deviation itself [nats].",
+        description="Predictions count as exploded if their standard deviation, divided by the "
+        "standard deviation of the target, is above this value. Class scores count as exploded if "
+        "their standard deviation itself is above this value [nats].",
     )
     min_distinct: int = Field(
         10,
         ge=2,
-        description="The check warns if there are fewer distinct predictions than this, after "
-        "rounding to 6 decimals. If there are fewer examples, the limit is their number.",
+        description="The check warns if fewer than this number of predictions are distinct after "
+        "rounding to 6 decimals. With fewer examples, all predictions must be distinct.",
     )
 
 
@@ -162,8 +163,8 @@ class PocSettings(Settings):
         ge=16,
         le=1_000_000,
         description="Maximum number of rows of a split in the check of split independence; the "
-        "last rows are used. Their examples are computed from all these rows, and again from a "
-        "part of them. Both must be equal.",
+        "last rows are used. Examples are computed from all these rows, and again from a part of "
+        "these rows. Both results must be equal.",
     )
     look_ahead: LookAheadSettings = LookAheadSettings()
     signal_rows: int = Field(
@@ -189,21 +190,22 @@ class PocSettings(Settings):
     batch_independence_tolerance: float = Field(
         1e-3,
         gt=0,
-        description="Maximum change of a prediction that is repeated, or computed without the "
-        "rest of its batch [standard deviations of the output over the batch].",
+        description="The prediction of an example may change by at most this value if it is "
+        "repeated, or computed without the rest of the batch [standard deviations of the output "
+        "over the batch].",
     )
     warn_gradient_norm: float = Field(
         100.0,
         gt=0,
-        description="L2 norm of a parameter's gradient above which the check warns. It is "
-        "multiplied by the absolute loss if that is above 1.",
+        description="L2 norm of a parameter's gradient above which the check warns. For an "
+        "absolute loss above 1, this limit is multiplied by the loss.",
     )
     probe_steps: int = Field(
         10,
         ge=2,
         le=1000,
-        description="Number of optimizer steps on further batches if a gradient is missing or "
-        "zero. A gradient that is zero in all of them is reported.",
+        description="Number of optimizer steps on further batches if a gradient of the first batch "
+        "is missing or zero. A gradient that is missing or zero on all batches is reported.",
     )
     overfit_rows: int = Field(
         8, ge=2, le=1024, description="Maximum number of examples in the batch to overfit."
@@ -233,8 +235,8 @@ class PocSettings(Settings):
         5,
         ge=0,
         le=100,
-        description="Maximum number of listed rows, beginning with the highest loss of the mini "
-        "training.",
+        description="The report lists at most this number of examples with the highest losses in "
+        "the mini training.",
     )
     selector_first_epoch: int = Field(
         10, ge=1, description="First candidate epoch of the epoch selector check."
@@ -282,9 +284,9 @@ class PocSettings(Settings):
         lt=1,
         description="Minimum decrease of the loss in the mini training, as a share of the "
         "learnable loss. The learnable loss is the first loss (or the loss of the best constant "
-        "output if that is higher) minus the loss of a predictor that knows the target. If the "
-        "loss of the best constant output or of that predictor cannot be computed, it is the first "
-        "loss. If the real training has over ten times the steps, less is required.",
+        "output if that is higher) minus the loss of a predictor that knows the target. If one of "
+        "the last two losses cannot be computed, the learnable loss is the first loss. If the real "
+        "training has over ten times the steps of the mini training, less is required.",
     )
     max_loss_increase_ratio: float = Field(
         4.0,
@@ -292,22 +294,24 @@ class PocSettings(Settings):
         description="Maximum of (loss - start) / unit in the mini training. Here 'start' is the "
         "first loss, or the loss of the best constant output if that is higher, and 'unit' is the "
         "loss of the best constant output minus the loss of a predictor that knows the target. If "
-        "these two losses cannot be computed, both are the first loss.",
+        "the loss of the output or of the predictor cannot be computed, 'start' and 'unit' are the "
+        "first loss.",
     )
     loss_decrease_confidence: float = Field(
         0.95,
         gt=0.5,
         lt=1,
         description="One-sided confidence with which the mean decrease over the seeds must be "
-        "above min_loss_decrease. If mini_max_seeds is above mini_seeds, it holds for both tests "
-        "together: after mini_seeds and after mini_max_seeds.",
+        "above min_loss_decrease. If mini_max_seeds is above mini_seeds, the decrease is tested "
+        "twice, after mini_seeds and after mini_max_seeds; the confidence holds for both tests "
+        "together.",
     )
     max_memory_share: float = Field(
         0.9,
         gt=0,
         le=1,
         description="Maximum memory of the gate's process, as a share of the memory that was free "
-        "when the gate started. A check that exceeds it is stopped and fails.",
+        "when the gate started. A check that needs more memory is stopped and fails.",
     )
     times: TimeLimits = TimeLimits()
 

@@ -23,15 +23,15 @@ class TrainingInputs:
     """Everything except data and seed that determines the bits of a trained model.
 
     Digests of code are not fields, because source files may change while the process of a schedule
-    runs, and training processes import the changed files. Each stage therefore reads the files
-    again, and does not accept a receipt of other code.
+    runs, and training processes import the changed files. Each stage therefore computes the digests
+    again, and does not accept a receipt for other code.
     """
 
     path: str
     """Import path of the workload, 'module:Class'."""
     workload: Workload
     workload_settings: Mapping[str, Any]
-    """Settings of the workload as given by the user, for processes that build it again."""
+    """Settings of the workload as in the pipeline file, for processes that build it again."""
     model: ModelSettings
     training: TrainSettings
     data_seed: int | None
@@ -99,7 +99,7 @@ class SearchInputs:
 
     @property
     def space(self) -> Space:
-        """Search space: as given, or the default space of the architecture."""
+        """Search space of the file, or the default space of the architecture."""
         return self.file_space or default_space(self.trial_settings)
 
 
@@ -107,7 +107,7 @@ class SearchInputs:
 class ResolvedPipeline:
     """Settings of a pipeline, and the workload built from them; created once per process.
 
-    Stages take the parts that they need, and not this object.
+    Stages receive only the inputs that they need, and not this object.
     """
 
     settings: PipelineSettings
@@ -141,9 +141,8 @@ def resolve(settings: PipelineSettings) -> ResolvedPipeline:
     """Import and build the workload of a pipeline.
 
     Raises:
-        SettingsError: The workload cannot be imported (with file and line) or is not a workload,
-            one of its settings is invalid, the architecture is unknown, or the search space does
-            not suit these settings.
+        SettingsError: The workload cannot be imported or is not a workload, one of its settings is
+            invalid, the architecture is unknown, or the search space does not suit the settings.
     """
     where, space = f"{settings.name}: workload_settings", settings.space
     workload = load_workload(settings.workload, settings.workload_settings, where=where)

@@ -1,4 +1,4 @@
-"""Result of each check, the report of the gate, and the receipt that training requires."""
+"""Result of each check, the report of the POC gate, and the receipt that training requires."""
 
 from datetime import datetime
 from typing import Literal, Self
@@ -22,7 +22,7 @@ Level = Literal["minimum", "full"]
 
 
 class CheckResult(Record):
-    """Result of one check of the gate: observation, likely cause and fix."""
+    """Result of one check of the POC gate: observation, likely cause and fix."""
 
     name: str = Field(description="Statement that is true when the check passes.")
     check_id: str = Field(description="Stable identifier of the check, such as 'gradient_flow'.")
@@ -71,7 +71,7 @@ class CheckResult(Record):
 
     @property
     def explain_command(self) -> str:
-        """Command that explains the problem, or the check if it is not in the catalogue."""
+        """Command that explains the fault of the catalogue; without such a fault, the check."""
         finding = self.finding
         return f"sluice explain {self.name}" if finding is None else finding.explain_command
 
@@ -100,7 +100,7 @@ class CheckResult(Record):
 
 
 class GateReport(Record):
-    """Results of all checks of one gate run."""
+    """Results of all checks of one run of the POC gate."""
 
     level: Level
     workload: str
@@ -114,7 +114,7 @@ class GateReport(Record):
 
     @property
     def outcome(self) -> Literal["pass", "fail", "insufficient"]:
-        """Outcome of the gate: "fail" takes precedence over "insufficient"."""
+        """Outcome: "pass" if ``passed`` is true, "fail" if a check failed, else "insufficient"."""
         if self.passed:
             return "pass"
         outcomes = {result.outcome for result in self.results}
@@ -122,7 +122,7 @@ class GateReport(Record):
 
     @property
     def blocking_failures(self) -> tuple[CheckResult, ...]:
-        """The checks that failed or were inconclusive, without skipped checks."""
+        """Results of the checks with outcome "fail" or "insufficient"."""
         return tuple(r for r in self.results if r.outcome in ("fail", "insufficient"))
 
     @property
@@ -132,7 +132,7 @@ class GateReport(Record):
 
     @property
     def counts_text(self) -> str:
-        """Numbers of checks that passed and that warn: '16 of 17 checks passed, 1 warning'."""
+        """Numbers of passed checks and of warnings, such as '16 of 17 checks passed, 1 warning'."""
         outcomes = [result.outcome for result in self.results]
         text = f"{outcomes.count('pass')} of {len(outcomes)} checks passed"
         num_warnings = outcomes.count("warn")
@@ -141,8 +141,8 @@ class GateReport(Record):
     @property
     def reason(self) -> str:
         """Summary of the first blocking check, or a sentence that no check blocks."""
-        # Without the number of warnings: a slow check warns, and the receipt, of which the reason
-        # is a part, must not depend on the speed of the machine.
+        # Warnings are not mentioned: the reason is part of the receipt, whose digest must not
+        # depend on slow checks, which only warn.
         if self.passed:
             return f"None of the {len(self.results)} checks of the {self.level} gate blocks."
         first, *others = self.blocking_failures or self.results
@@ -174,8 +174,8 @@ class GateReport(Record):
             subject: Digests of the data, code and settings that the gate evaluated, by role.
             decided_at: Time of the decision.
         """
-        # Times and warnings are left out: they vary with the machine, and equal decisions must
-        # have equal digests.
+        # Run times are omitted, and warnings are stored as "pass": both depend on the machine, but
+        # equal decisions must have equal digests.
         checks = {
             result.check_id: {
                 "outcome": "pass" if result.passed else result.outcome,

@@ -62,9 +62,11 @@ def probe_causality(
             return non_finite_output(NAME)
         if not torch.equal(unperturbed_output, output_of(network_copy, x)):
             return not_repeatable(NAME)
-        leak_by_cut, effect_after, cuts = _perturb_after_cuts(network_copy, x, unperturbed_output)
+        leak_by_cut, largest_later_effect, cuts = _perturb_after_cuts(
+            network_copy, x, unperturbed_output
+        )
     must_be_causal = causal or _is_next_position_target(x, y)
-    return _result(leak_by_cut, effect_after, cuts, must_be_causal=must_be_causal)
+    return _result(leak_by_cut, largest_later_effect, cuts, must_be_causal=must_be_causal)
 
 
 def _perturb_after_cuts(
@@ -73,29 +75,35 @@ def _perturb_after_cuts(
     """Perturb all positions from a cut on, for several cuts.
 
     Returns:
-        The effect on the outputs before a cut, for each cut where it exceeds rounding; the largest
-        effect on the outputs from a cut on; and all cuts.
+        The effect on the outputs before the cut, for each cut at which this effect exceeds
+        rounding; the largest effect on the outputs from a cut on; and all cuts.
     """
     length, replacements = x.shape[1], other_values(x)
     cuts = sorted({1, length // 2, length - 1})
-    leak_by_cut, effect_after = {}, 0.0
+    leak_by_cut, largest_later_effect = {}, 0.0
     for cut in cuts:
         perturbed_x = x.clone()
         perturbed_x[:, cut:] = replacements[:, cut:]
         perturbed_output = output_of(network_copy, perturbed_x)
         leak = effect(unperturbed_output[:, :cut], perturbed_output[:, :cut])
-        if not leak <= MAX_ROUNDING_EFFECT:  # also if NaN
+        if not leak <= MAX_ROUNDING_EFFECT:  # true also for NaN
             leak_by_cut[cut] = leak
-        effect_after = max(
-            effect_after, effect(unperturbed_output[:, cut:], perturbed_output[:, cut:])
+        largest_later_effect = max(
+            largest_later_effect, effect(unperturbed_output[:, cut:], perturbed_output[:, cut:])
         )
-    return leak_by_cut, effect_after, cuts
+    return leak_by_cut, largest_later_effect, cuts
 
 
 def _result(
-    leak_by_cut: dict[int, float], effect_after: float, cuts: list[int], *, must_be_causal: bool
+    leak_by_cut: dict[int, float],
+    largest_later_effect: float,
+    cuts: list[int],
+    *,
+    must_be_causal: bool,
 ) -> ProbeResult:
-    procedure = f"Positions from {', '.join(map(str, cuts))} on were perturbed, in turn"
+    procedure = (
+        f"All positions from a cut on were perturbed, for the cuts {', '.join(map(str, cuts))}"
+    )
     numbers: dict[str, float | int | str] = {"cuts": len(cuts), "cuts_that_leak": len(leak_by_cut)}
     if leak_by_cut:
         # NaN counts as the largest effect.
@@ -105,28 +113,28 @@ def _result(
         return ProbeResult(
             name=NAME,
             outcome="fail" if must_be_causal else "insufficient",
-            seen=f"{procedure}: outputs at earlier positions changed at {len(leak_by_cut)} of "
-            f"{len(cuts)} cuts, {format_effect(largest_effect)} (cut at position {cut}).",
+            seen=f"{procedure}. Outputs before the cut changed for {len(leak_by_cut)} of "
+            f"{len(cuts)} cuts, {format_effect(largest_effect)} (at cut {cut}).",
             numbers=numbers | {"worst_cut": cut, "largest_effect": largest_effect},
             why="Later positions leak into earlier outputs: no causal mask, a mask that is off by "
             "one, a bidirectional layer, or a normalisation over positions."
             if must_be_causal
-            else "This is a fault only if outputs must not depend on later positions, which "
-            "neither the workload nor its targets state.",
+            else "This is a fault only if outputs must not depend on later positions. The workload "
+            "does not declare this, and its targets do not show it.",
             fix="Mask all later positions in every layer that mixes positions."
             if must_be_causal
             else "Declare in the workload whether outputs must not depend on later positions: "
             "causal = True or causal = False.",
         )
-    if not effect_after > MAX_ROUNDING_EFFECT:
-        observation = f"{procedure}: no output changed, not even at the perturbed positions."
+    if not largest_later_effect > MAX_ROUNDING_EFFECT:
+        observation = f"{procedure}. No output changed, not even at the perturbed positions."
         return no_effect_at_all(NAME, observation, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{procedure}: earlier outputs did not change; later outputs changed "
-        f"{format_effect(effect_after)}.",
-        numbers=numbers | {"effect_on_later": effect_after},
+        seen=f"{procedure}. Outputs before the cut did not change; later outputs changed "
+        f"{format_effect(largest_later_effect)}.",
+        numbers=numbers | {"effect_on_later": largest_later_effect},
     )
 
 
@@ -134,20 +142,26 @@ def _why_no_positions(network_copy: nn.Module, x: Tensor, output: Tensor) -> str
     """Return why the network does not give one output per position; empty if it does.
 
     Equal sizes of input and output may be a coincidence, such as 10 classes and windows of 10 rows.
-    Therefore a shorter input must also give a shorter output. For a network that maps tokens to one
-    vector per position, this is not required.
+    Therefore a shorter input must also give a shorter output. A network that maps tokens to a
+    vector for each position is accepted without this test.
     """
-    shape = f"Inputs {tuple(x.shape)} give outputs {tuple(output.shape)}"
+    shapes_text = f"Inputs {tuple(x.shape)} give outputs {tuple(output.shape)}"
     if output.dim() < 2 or output.shape[:2] != x.shape[:2]:
-        return f"{shape}: not one output per position."
+        return f"{shapes_text}: not one output per position."
     if x.dim() == 2 and not x.is_floating_point() and output.dim() == 3:
         return ""
     try:
-        shorter = output_of(network_copy, x[:, :-1])
+        shorter_output = output_of(network_copy, x[:, :-1])
     except Exception:  # the network may not support this length
-        return f"{shape}, but a shorter input raises: the second dimension is not a sequence."
-    if shorter.shape[:2] != (len(x), x.shape[1] - 1):
-        return f"{shape}, but a shorter input gives {tuple(shorter.shape)}: not one per position."
+        return (
+            f"{shapes_text}, but a shorter input raises an error: the second dimension is not a "
+            "sequence."
+        )
+    if shorter_output.shape[:2] != (len(x), x.shape[1] - 1):
+        return (
+            f"{shapes_text}, but a shorter input gives {tuple(shorter_output.shape)}: not one "
+            "output per position."
+        )
     return ""
 
 

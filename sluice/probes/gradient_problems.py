@@ -29,7 +29,7 @@ def find_output_problem(
         return GradientProblem(
             observation=f"The output is not a tensor but {type(output).__name__}.",
             why="An operation such as .item() or .numpy() leaves torch and is not differentiable.",
-            fix="Use tensors up to the loss.",
+            fix="Use only tensor operations from the parameters to the loss.",
         )
     if must_be_scalar and output.numel() != 1:
         return GradientProblem(
@@ -52,7 +52,7 @@ def find_output_problem(
         return GradientProblem(
             observation="The output is non-finite, so finite differences cannot be computed.",
             why="A logarithm, root or division is outside its domain on these rows.",
-            fix="Inspect the rows, and the clamp or epsilon of that operation.",
+            fix="Inspect the rows, and the clamp or epsilon of the operation.",
         )
     return None
 
@@ -64,19 +64,19 @@ def explain_mismatch(
     comparison = " ".join(str(error).split())
     functions = _custom_functions(output)
     if operations.reduced_precision_op:
-        why = f"Reduced precision inside: {operations.reduced_precision_op}."
+        why = f"An operation reduces the precision: {operations.reduced_precision_op}."
         fix = "Compute this operation in the precision of its input, at least for this probe."
     elif functions:
-        why = f"The backward of {' or '.join(functions)} does not match its forward."
-        fix = "Correct backward(); a straight-through estimator differs on purpose."
+        why = f"backward() of {' or '.join(functions)} does not match forward()."
+        fix = "Correct backward(). Only a straight-through estimator may differ on purpose."
     elif operations.piecewise_constant_op:
         why = (
             f"Non-differentiable operation between {name} and the output: "
             f"{operations.piecewise_constant_op}."
         )
-        fix = "Replace it by a differentiable operation."
+        fix = "Replace this operation by a differentiable operation."
     else:
-        why = f"A part of the path from {name} to the output is cut by detach(), .data or no_grad."
+        why = f"detach(), .data or no_grad cuts one of the paths from {name} to the output."
         fix = f"Keep everything that depends on {name} in the autograd graph."
     return GradientProblem(
         observation=f"The gradient of {name} differs from finite differences: {comparison[:300]}",
@@ -87,15 +87,15 @@ def explain_mismatch(
 
 
 def explain_error(error: RuntimeError) -> GradientProblem:
-    """Convert an error of torch about in-place operations or dtypes; raise any other error."""
+    """Convert an error of torch about an in-place operation or a dtype; raise any other error."""
     message = " ".join(str(error).split())[:300]
     if "inplace" in message or "in-place" in message:
         return explain_in_place(message)
     if "dtype" in message or "scalar type" in message:
         return GradientProblem(
             observation=message,
-            why="Single precision inside: a tensor is created as float32 for every input dtype.",
-            fix="Create it with the dtype of the input, or register it as a buffer.",
+            why="The forward pass creates a float32 tensor for every dtype of the input.",
+            fix="Create this tensor with the dtype of the input, or register it as a buffer.",
         )
     raise error
 

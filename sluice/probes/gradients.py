@@ -25,19 +25,18 @@ from sluice.probes.result import ProbeResult
 NAME = "gradients"
 
 _JITTER = 1e-3
-"""Relative size of the random offsets of weights and inputs, so that no value is exactly at a kink,
-such as that of ReLU at 0."""
+"""Relative size of random offsets, which are added to weights and inputs. No value is then exactly
+at a kink, such as the kink of ReLU at 0."""
 
-_LARGE_CHANGE = 0.3
+_LARGE_PERTURBATION = 0.3
 """Relative perturbation that tests whether the output depends on a tensor with zero gradient."""
 
 _ABSOLUTE_TOLERANCE = 1e-7
-"""Maximum difference of a gradient from a finite difference, if the largest output is scaled to 1.
-The relative tolerance is added."""
+"""Absolute tolerance for the difference between a gradient and a finite difference. The outputs are
+scaled so that the largest output is 1."""
 
 _RELATIVE_TOLERANCE = 1e-3
-"""Maximum difference of a gradient from a finite difference, as a share of the finite difference.
-The absolute tolerance is added."""
+"""Relative tolerance, as a share of the finite difference. Both tolerances are added."""
 
 _INPUT_NAME = "the input"
 """Name of the network's input among the tensors whose gradients are checked."""
@@ -63,7 +62,7 @@ def probe_gradients(
     Args:
         network: Network that maps ``x`` to the first argument of the loss.
         loss: Maps output and targets to a scalar.
-        x: A few rows; two are enough.
+        x: A few rows; two rows are enough.
         y: Targets of the rows.
         seed: Seed of random directions and offsets.
 
@@ -71,8 +70,8 @@ def probe_gradients(
         ContractError: ``x`` has no rows, or the network has no trainable parameter.
 
     Cost:
-        About five passes per tensor; for a tensor of at most 16 elements, two forward passes per
-        element. Seconds for a small network.
+        About five passes for each tensor, or two forward passes for each element of a tensor of at
+        most 16 elements. A small network takes seconds.
     """
     require_rows(x, min_rows=1)
     with evaluation_copy(network, seed=seed) as network_copy, double_by_default():
@@ -96,7 +95,7 @@ def probe_gradients(
             weights = {name: value for name, value in tensors.items() if name != _INPUT_NAME}
             return loss(functional_call(network_copy, weights, (inputs,)), y)
 
-        problem = _first_problem(compute_loss, tensors, network_copy, must_be_scalar=True)
+        problem = _find_first_problem(compute_loss, tensors, network_copy, must_be_scalar=True)
         return _result(problem, tensors, "the loss")
 
 
@@ -131,11 +130,11 @@ def probe_function(
             args = [tensors.get(f"input {i}", value) for i, value in enumerate(inputs)]
             return function(*args)
 
-        problem = _first_problem(call_function, tensors, None, must_be_scalar=False)
+        problem = _find_first_problem(call_function, tensors, None, must_be_scalar=False)
         return _result(problem, tensors, name)
 
 
-def _first_problem(
+def _find_first_problem(
     call: Call, tensors: Mapping[str, Tensor], network: nn.Module | None, *, must_be_scalar: bool
 ) -> GradientProblem | None:
     """Return the first problem of the output or of a gradient; None if all gradients are right."""
@@ -147,10 +146,10 @@ def _first_problem(
         problem = find_output_problem(output, operations, must_be_scalar=must_be_scalar)
         if problem is not None:
             return problem
-        written_name = next((n for n, t in tensors.items() if t._version != versions[n]), None)
-        if written_name is not None:
+        modified_name = next((n for n, t in tensors.items() if t._version != versions[n]), None)
+        if modified_name is not None:
             return explain_in_place(
-                f"A forward pass writes into {written_name}.", tensor_name=written_name
+                f"A forward pass writes into {modified_name}.", tensor_name=modified_name
             )
         if not torch.equal(output, call(tensors)):
             return GradientProblem(
@@ -218,14 +217,15 @@ def _check_zero_gradient(
 ) -> GradientProblem | None:
     """Return a problem if the output depends on a parameter whose gradient is missing or zero.
 
-    A zero gradient is a problem only if the forward pass has a piecewise constant operation.
+    A gradient of 0 can be a problem only if the forward pass has a piecewise constant operation.
     """
     if gradient is not None and not operations.piecewise_constant_op:
         return None  # 0 may be correct, as for inactive units
     if name == _INPUT_NAME:
         return None  # the input is not trained, and its values may be categories
     value = tensors[name].detach()
-    perturbed_value = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
+    signs = torch.randn_like(value).sign()
+    perturbed_value = value + _LARGE_PERTURBATION * (value.abs() + 0.1) * signs
     with torch.no_grad():
         change = (
             float((call({**tensors, name: perturbed_value}) - output).abs().max()) / output_scale
@@ -234,11 +234,11 @@ def _check_zero_gradient(
         return None
     operation = operations.piecewise_constant_op or "detach(), .data or no_grad"
     return GradientProblem(
-        observation=f"Perturbing {name} by {_LARGE_CHANGE:.0%} changes the output by {change:.3g} "
-        f"of the largest output, but the gradient of {name} is "
+        observation=f"Perturbing {name} by {_LARGE_PERTURBATION:.0%} changes the output by "
+        f"{change:.3g} of the largest output, but the gradient of {name} is "
         f"{'missing' if gradient is None else '0'}.",
         why=f"Non-differentiable operation between {name} and the output: {operation}.",
-        fix="Replace it by a differentiable operation, or declare the parameter frozen.",
+        fix="Replace the operation by a differentiable operation, or freeze the parameter.",
         tensor_name=name,
     )
 
@@ -252,7 +252,7 @@ def _add_jitter(values: Tensor) -> Tensor:
 
 
 def _result(
-    problem: GradientProblem | None, tensors: Mapping[str, Tensor], what: str
+    problem: GradientProblem | None, tensors: Mapping[str, Tensor], subject: str
 ) -> ProbeResult:
     num_elements = sum(t.numel() for t in tensors.values())
     # "numbers" is the stored name of the number of elements.
@@ -261,14 +261,14 @@ def _result(
         return ProbeResult(
             name=NAME,
             outcome="pass",
-            seen=f"The gradients of {what} with respect to {pluralize(len(tensors), 'tensor')} "
+            seen=f"The gradients of {subject} with respect to {pluralize(len(tensors), 'tensor')} "
             f"({num_elements:,} elements) agree with finite differences in double precision.",
             numbers=numbers,
         )
     return ProbeResult(
         name=NAME,
         outcome="fail",
-        seen=f"{what}: {problem.observation}",
+        seen=f"{subject}: {problem.observation}",
         numbers=numbers | ({"tensor": problem.tensor_name} if problem.tensor_name else {}),
         why=problem.why,
         fix=problem.fix,

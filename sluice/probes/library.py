@@ -22,7 +22,7 @@ from sluice.probes.subject import Subject
 from sluice.probes.tokenizers import probe_tokenizers
 
 _NUM_RANKS = 2
-"""Number of ranks over which the trainer's split of the rows is tested."""
+"""Number of ranks for which the trainer's split of the rows is tested."""
 
 _MAX_GRADIENT_ROWS = 2
 """Maximum number of rows with which gradients are tested. The time is proportional to this
@@ -39,9 +39,9 @@ def run_probes(subject: Subject, only: Sequence[str]) -> Iterator[ProbeResult]:
     for name in only:
         if name not in PROBES:
             raise SettingsError(
-                f"Unknown probe '{name}'.{suggest_nearest(name, list(PROBES))} Known: "
+                f"Unknown probe '{name}'.{suggest_nearest(name, list(PROBES))} Known probes: "
                 f"{', '.join(PROBES)}.",
-                fix="Give one or more of these, separated by commas.",
+                fix="Pass one or more of these names, separated by commas.",
             )
     return (_run(name, subject) for name in PROBES if not only or name in only)
 
@@ -51,7 +51,7 @@ def _run(name: str, subject: Subject) -> ProbeResult:
         return PROBES[name](subject)
 
 
-def _causality(subject: Subject) -> ProbeResult:
+def _run_causality_probe(subject: Subject) -> ProbeResult:
     causal = getattr(subject.workload, "causal", None)
     examples = subject.first_examples
     return probe_causality(
@@ -59,7 +59,7 @@ def _causality(subject: Subject) -> ProbeResult:
     )
 
 
-def _padding(subject: Subject) -> ProbeResult:
+def _run_padding_probe(subject: Subject) -> ProbeResult:
     pad_id = getattr(subject.workload, "pad_id", None)
     x = subject.first_examples.tensor
     if x.dim() != 2 or x.is_floating_point():
@@ -73,7 +73,7 @@ def _padding(subject: Subject) -> ProbeResult:
     if padded is None:
         return skipped(
             "padding",
-            "No padding token is declared, or several embeddings declare different ones.",
+            "No padding token is declared, or several embeddings declare different padding tokens.",
             fix="Declare padding as pad_id of the workload, or as padding_idx of an nn.Embedding.",
         )
     if not bool(padded.any()):
@@ -86,7 +86,7 @@ def _padding(subject: Subject) -> ProbeResult:
 
 
 def _rows_with_padding(subject: Subject, pad_id: int | None) -> tuple[Tensor, Tensor]:
-    """Return the first train rows with padding, and the positions of the padding."""
+    """Return the first train rows with padding and other tokens, and a mask of the padding."""
     x = subject.padding_candidates.tensor
     padded = padding_mask(x, subject.network, pad_id=pad_id)
     assert padded is not None
@@ -95,31 +95,32 @@ def _rows_with_padding(subject: Subject, pad_id: int | None) -> tuple[Tensor, Te
     return x[rows], padded[rows]
 
 
-def _tokenizers(subject: Subject) -> ProbeResult:
-    provider = getattr(subject.workload, "tokenizers", None)
-    if provider is None:
+def _run_tokenizers_probe(subject: Subject) -> ProbeResult:
+    method = getattr(subject.workload, "tokenizers", None)
+    if method is None:
         return skipped(
             "tokenizers",
             "The workload has no tokenizers().",
-            why="A workload with text returns both its tokenizers from this method.",
+            why="A workload with texts can return its training and serving tokenizers from this "
+            "method.",
         )
-    pair = provider()
+    pair = method()
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise ContractError(
             f"tokenizers() must return (training, serving), got {type(pair).__name__}.",
-            fix="Return both in a tuple.",
+            fix="Return both tokenizers in a tuple.",
         )
     return probe_tokenizers(*pair)
 
 
-def _gradients(subject: Subject) -> ProbeResult:
+def _run_gradients_probe(subject: Subject) -> ProbeResult:
     num_rows = min(_MAX_GRADIENT_ROWS, len(subject.first_examples))
     examples = subject.first_examples.take(torch.arange(num_rows))
     result = probe_gradients(
         subject.network, subject.workload.loss, examples.tensor, examples.targets, seed=subject.seed
     )
-    provider = getattr(subject.workload, "custom_functions", None)
-    functions = {} if provider is None else provider()
+    method = getattr(subject.workload, "custom_functions", None)
+    functions = {} if method is None else method()
     for name, (function, inputs) in functions.items():
         if result.outcome != "pass":
             break
@@ -127,22 +128,22 @@ def _gradients(subject: Subject) -> ProbeResult:
     return result
 
 
-def _schedule(subject: Subject) -> ProbeResult:
+def _run_schedule_probe(subject: Subject) -> ProbeResult:
     steps = math.ceil(len(subject.train) / subject.train_settings.batch_rows)
     return probe_train_settings(subject.train_settings, steps_per_epoch=steps)
 
 
-def _modes(subject: Subject) -> ProbeResult:
+def _run_modes_probe(subject: Subject) -> ProbeResult:
     return probe_modes(subject.network, subject.first_examples.tensor, seed=subject.seed)
 
 
-def _seeds(subject: Subject) -> ProbeResult:
+def _run_seeds_probe(subject: Subject) -> ProbeResult:
     return probe_seeds(
         subject.workload, subject.model_settings, subject.train_settings, seed=subject.seed
     )
 
 
-def _shards(subject: Subject) -> ProbeResult:
+def _run_shards_probe(subject: Subject) -> ProbeResult:
     num_rows, batch_rows = len(subject.train), subject.train_settings.batch_rows
     y = subject.train.targets
     has_one_label_per_row = y.dim() == 1 or (y.dim() == 2 and y.shape[1] == 1)
@@ -150,19 +151,19 @@ def _shards(subject: Subject) -> ProbeResult:
         split_rows(num_rows, batch_rows=batch_rows, world_size=_NUM_RANKS, seed=subject.seed),
         num_rows=num_rows,
         labels_N=y.flatten().numpy() if has_one_label_per_row else None,
-        # Each batch with an odd number of rows gives one rank one row more than the other.
+        # Of each batch with an odd number of rows, one rank gets one row more than the other rank.
         max_row_difference=math.ceil(num_rows / batch_rows),
     )
 
 
 PROBES: dict[str, Callable[[Subject], ProbeResult]] = {
-    "causality": _causality,
-    "padding": _padding,
-    "tokenizers": _tokenizers,
-    "gradients": _gradients,
-    "schedule": _schedule,
-    "modes": _modes,
-    "seeds": _seeds,
-    "shards": _shards,
+    "causality": _run_causality_probe,
+    "padding": _run_padding_probe,
+    "tokenizers": _run_tokenizers_probe,
+    "gradients": _run_gradients_probe,
+    "schedule": _run_schedule_probe,
+    "modes": _run_modes_probe,
+    "seeds": _run_seeds_probe,
+    "shards": _run_shards_probe,
 }
 """Probes by name, in the order in which they run."""

@@ -1,4 +1,4 @@
-"""Tests evaluation mode: outputs must be repeatable and independent of the batch's other rows."""
+"""Tests evaluation mode: the output of a row must be repeatable and not depend on other rows."""
 
 import math
 
@@ -23,7 +23,7 @@ _NORM_CLASSES = (nn.modules.batchnorm._NormBase,)
 
 
 def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
-    """Run two passes over the same rows in evaluation mode, and one with other rows in the batch.
+    """Compare passes in evaluation mode over the same rows, and with half of the rows replaced.
 
     Args:
         network: Maps ``x`` to outputs whose first dimension is the batch.
@@ -35,7 +35,7 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
     """
     require_rows(x, min_rows=2)
     with evaluation_copy(network, seed=seed) as network_copy:
-        modules_in_training = [
+        modules_in_train_mode = [
             name or "the network" for name, m in network_copy.named_modules() if m.training
         ]
         state_before = {name: value.clone() for name, value in network_copy.state_dict().items()}
@@ -46,8 +46,8 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
             if not _are_equal(state_before[name], value)
         ]
         half = len(x) // 2
-        # The second half is replaced by the first rows of the batch, because generated rows might
-        # not be valid inputs.
+        # Replace the second half by the first rows of the batch. Generated rows might not be valid
+        # inputs.
         x_with_other_rows = torch.cat((x[:half], x[: len(x) - half]))
         output_with_other_rows = output_of(network_copy, x_with_other_rows)
     return _judge_outputs(
@@ -55,9 +55,9 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
         second_output,
         output_with_other_rows,
         x,
-        modules_in_training,
+        modules_in_train_mode,
         changed_names,
-        _suspect_layers(network),
+        _find_suspect_layers(network),
     )
 
 
@@ -66,23 +66,23 @@ def _judge_outputs(
     second_output: Tensor,
     output_with_other_rows: Tensor,
     x: Tensor,
-    modules_in_training: list[str],
+    modules_in_train_mode: list[str],
     changed_names: list[str],
-    suspects: tuple[list[str], list[str]],
+    suspect_layers: tuple[list[str], list[str]],
 ) -> ProbeResult:
     half = len(x) // 2
-    dropouts, norms = suspects
+    dropouts, norms = suspect_layers
     effect_of_repeating = effect(first_output, second_output)
     numbers: dict[str, float | int | str] = {
         "rows": len(x),
         "effect_of_repeating": effect_of_repeating,
     }
-    if modules_in_training:
+    if modules_in_train_mode:
         return failed(
             NAME,
-            f"After eval(), {_format_names(modules_in_training)} "
-            f"{'is' if len(modules_in_training) == 1 else 'are'} still in training mode.",
-            "A module overrides train(), or sets its mode itself.",
+            f"After eval(), {_format_names(modules_in_train_mode)} "
+            f"{'is' if len(modules_in_train_mode) == 1 else 'are'} still in training mode.",
+            "A module overrides train(), or sets self.training.",
             "Call super().train(mode) in train(mode).",
             numbers,
         )
@@ -106,7 +106,7 @@ def _judge_outputs(
             ),
             "Dropout is still on, or another operation is random"
             + (f"; check {_format_names(dropouts)}." if dropouts else "."),
-            "Use nn.Dropout, or pass training=self.training to the function.",
+            "Use nn.Dropout, or pass training=self.training to the dropout function.",
             numbers,
         )
     if not bool(first_output.isfinite().all()):
@@ -115,9 +115,9 @@ def _judge_outputs(
         return ProbeResult(
             name=NAME,
             outcome="insufficient",
-            seen="Two passes agree bit for bit; outputs of shape "
-            f"{tuple(first_output.shape)} are not one for each of {len(x)} rows, so rows cannot be "
-            "distinguished.",
+            seen="Two passes agree bit for bit. Outputs of shape "
+            f"{tuple(first_output.shape)} do not have one entry for each of {len(x)} rows, so rows "
+            "cannot be compared.",
             numbers=numbers,
             fix="Make the first dimension of the output the batch.",
         )
@@ -136,7 +136,7 @@ def _judge_outputs(
         "effect_of_other_rows": effect_of_other_rows,
         "effect_of_own_row": effect_of_own_row,
     }
-    if not effect_of_other_rows <= MAX_ROUNDING_EFFECT:  # also if NaN
+    if not effect_of_other_rows <= MAX_ROUNDING_EFFECT:  # true also for NaN
         return failed(
             NAME,
             f"The outputs of {pluralize(half, 'row')} change {format_effect(effect_of_other_rows)} "
@@ -150,10 +150,10 @@ def _judge_outputs(
         return ProbeResult(
             name=NAME,
             outcome="insufficient",
-            seen="Two passes agree bit for bit, but outputs do not depend on their own rows.",
+            seen="Two passes agree bit for bit, but no output depends on the input of its row.",
             numbers=numbers,
-            why="The network does not react to its input.",
-            fix="Inspect its weights: all may be zero, or all units inactive.",
+            why="The output of the network does not depend on its input.",
+            fix="Inspect the weights: all weights may be zero, or all units inactive.",
         )
     return ProbeResult(
         name=NAME,
@@ -164,7 +164,7 @@ def _judge_outputs(
     )
 
 
-def _suspect_layers(network: nn.Module) -> tuple[list[str], list[str]]:
+def _find_suspect_layers(network: nn.Module) -> tuple[list[str], list[str]]:
     """Return the names of dropouts, and of normalisations without running statistics."""
     modules = list(network.named_modules())
     dropouts = [name for name, m in modules if isinstance(m, _DROPOUT_CLASSES)]

@@ -35,9 +35,9 @@ def probe_padding(
 ) -> ProbeResult:
     """Perturb padded positions and compare the outputs at real positions.
 
-    For tokens, the output of the embedding is perturbed and not the tokens themselves, so that a
-    network that computes its mask from the tokens still finds the padding. Inputs of floats are
-    perturbed directly, so a network that computes its mask from their values cannot be tested.
+    For tokens, the output of the embedding is perturbed, because the network may compute its mask
+    from the tokens. Inputs of floats are perturbed directly, so a network that computes its mask
+    from the values of floats cannot be tested.
 
     Args:
         network: Maps ``(x, *other_args)`` to one output per position (B, L, ...) or per row (B, O).
@@ -53,18 +53,20 @@ def probe_padding(
     require_rows(x, min_rows=1)
     if padded.dtype != torch.bool or x.dim() < 2 or padded.shape != x.shape[:2]:
         raise ContractError(
-            f"padded must be a bool for each position {tuple(x.shape[:2])}, got "
-            f"{tuple(padded.shape)} of {padded.dtype}.",
+            f"padded must be a bool tensor of shape {tuple(x.shape[:2])}, got {padded.dtype} of "
+            f"shape {tuple(padded.shape)}.",
             fix="Pass x == pad_id, or positions at or after each row's length.",
         )
     is_real = ~padded
     if not bool((padded & is_real.any(dim=1, keepdim=True)).any()):
         return skipped(NAME, "No row has both padding and real positions.")
     with evaluation_copy(network, seed=seed) as network_copy:
-        unperturbed_output = _run(network_copy, x, other_args, None)
-        repeated_output = _run(network_copy, x, other_args, None)
-        output_with_padding_perturbed = _run(network_copy, x, other_args, padded)
-        output_with_real_perturbed = _run(network_copy, x, other_args, is_real)
+        unperturbed_output = _output_with_perturbation(network_copy, x, other_args, None)
+        repeated_output = _output_with_perturbation(network_copy, x, other_args, None)
+        output_with_padding_perturbed = _output_with_perturbation(
+            network_copy, x, other_args, padded
+        )
+        output_with_real_perturbed = _output_with_perturbation(network_copy, x, other_args, is_real)
     if (
         unperturbed_output is None
         or repeated_output is None
@@ -74,7 +76,7 @@ def probe_padding(
         return skipped(
             NAME,
             "No nn.Embedding receives the tokens unchanged, so padding cannot be perturbed.",
-            fix="Test the part of the network after its embedding, with vectors.",
+            fix="Pass the part of the network after the embedding, and vectors as inputs.",
         )
     # Outputs at padding, and of rows that consist only of padding, are not compared.
     is_per_position = unperturbed_output.dim() >= 2 and unperturbed_output.shape[:2] == padded.shape
@@ -89,12 +91,14 @@ def probe_padding(
     effect_of_real_positions = effect(
         unperturbed_output[is_compared], output_with_real_perturbed[is_compared]
     )
-    outputs = "outputs at real positions" if is_per_position else "outputs of rows"
-    return _result(effect_of_padding, effect_of_real_positions, padded, is_real, outputs=outputs)
+    outputs_text = "outputs at real positions" if is_per_position else "outputs of rows"
+    return _result(
+        effect_of_padding, effect_of_real_positions, padded, is_real, outputs_text=outputs_text
+    )
 
 
 def padding_mask(x: Tensor, network: nn.Module, *, pad_id: int | None) -> Tensor | None:
-    """Return which positions (B, L) are padding; None if no padding token is declared.
+    """Return a mask (B, L) of the padding; None without exactly one declared padding token.
 
     Args:
         x: (B, L) tokens.
@@ -118,7 +122,7 @@ def _result(
     padded: Tensor,
     is_real: Tensor,
     *,
-    outputs: str,
+    outputs_text: str,
 ) -> ProbeResult:
     numbers: dict[str, float | int | str] = {
         "padded_positions": int(padded.sum()),
@@ -127,39 +131,40 @@ def _result(
         "effect_of_real": effect_of_real_positions,
     }
     procedure = f"{int(padded.sum())} of {padded.numel()} positions are padding and were perturbed"
-    if not effect_of_padding <= MAX_ROUNDING_EFFECT:  # also if NaN
+    if not effect_of_padding <= MAX_ROUNDING_EFFECT:  # true also for NaN
         return ProbeResult(
             name=NAME,
             outcome="fail",
-            seen=f"{procedure}: {outputs} changed {format_effect(effect_of_padding)} (perturbed "
-            f"real positions changed them {format_effect(effect_of_real_positions)}).",
+            seen=f"{procedure}: {outputs_text} changed {format_effect(effect_of_padding)}. When "
+            "real positions were perturbed, they changed "
+            f"{format_effect(effect_of_real_positions)}.",
             numbers=numbers,
             why="Padding is treated as data: no mask, an inverted mask, a mean or last state over "
-            "all positions, or a recurrent layer that runs backwards over it.",
+            "all positions, or a recurrent layer that runs backwards over the padding.",
             fix="Pass the mask to every layer that mixes positions, and pool real positions only.",
         )
     if not effect_of_real_positions > MAX_ROUNDING_EFFECT:
         observation = (
-            f"{procedure}: {outputs} did not change, nor did they when real positions were "
-            "perturbed."
+            f"{procedure}: {outputs_text} did not change. They did not change when real positions "
+            "were perturbed, either."
         )
         return no_effect_at_all(NAME, observation, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{procedure}: {outputs} did not change. Perturbed real positions changed them "
-        f"{format_effect(effect_of_real_positions)}.",
+        seen=f"{procedure}: {outputs_text} did not change. When real positions were perturbed, "
+        f"they changed {format_effect(effect_of_real_positions)}.",
         numbers=numbers,
     )
 
 
-def _run(
+def _output_with_perturbation(
     network_copy: nn.Module, x: Tensor, other_args: tuple[Tensor, ...], positions: Tensor | None
 ) -> Tensor | None:
     """Return the output with some positions perturbed; None if no embedding received the tokens."""
     if x.is_floating_point():
         return output_of(
-            network_copy, x if positions is None else _add_wave(x, positions), *other_args
+            network_copy, x if positions is None else _add_offset(x, positions), *other_args
         )
     with _perturb_embeddings(network_copy, x, positions) as embedding_calls:
         output = output_of(network_copy, x, *other_args)
@@ -177,7 +182,7 @@ def _perturb_embeddings(
         if not args or args[0].shape != x.shape or not torch.equal(args[0], x):
             return None
         embedding_calls.append(True)
-        return None if positions is None else _add_wave(output, positions)
+        return None if positions is None else _add_offset(output, positions)
 
     embeddings = [m for m in network_copy.modules() if isinstance(m, nn.Embedding)]
     hooks = [embedding.register_forward_hook(perturb_output) for embedding in embeddings]
@@ -188,11 +193,11 @@ def _perturb_embeddings(
             hook.remove()
 
 
-def _add_wave(values: Tensor, positions: Tensor) -> Tensor:
+def _add_offset(values: Tensor, positions: Tensor) -> Tensor:
     """Return the values (B, L, ...) with an offset added at the given positions."""
     mask = positions.reshape(*positions.shape, *[1] * (values.dim() - 2))
-    # The offset follows a wave over the features of a position, because a normalisation would
-    # remove an offset that is equal for all features.
+    # The offset follows a wave over the features of a position. A normalisation would remove an
+    # offset that is equal for all features.
     wave = (
         torch.arange(values.shape[-1], dtype=values.dtype, device=values.device).mul(1.7).cos()
         if values.dim() > 2

@@ -38,9 +38,9 @@ def evaluation_copy(network: nn.Module, *, seed: int) -> Iterator[nn.Module]:
         except Exception as error:  # a user's module may contain anything
             raise ContractError(
                 f"{type(network).__name__} cannot be copied: {type(error).__name__}: {error}.",
-                cause="It contains a non-leaf tensor, a generator or an open file.",
-                fix="Keep such objects out of the module, or run the probe before its first "
-                "forward pass.",
+                cause="The module contains a non-leaf tensor, a generator or an open file.",
+                fix="Keep such objects out of the module, or run the probe before the first "
+                "forward pass of the module.",
             ) from error
         yield network_copy.eval()
 
@@ -57,7 +57,7 @@ def output_of(network: nn.Module, *inputs: Tensor) -> Tensor:
         received = str(output.dtype) if isinstance(output, Tensor) else type(output).__name__
         raise ContractError(
             f"A probe requires one tensor of floats from {type(network).__name__}, got {received}.",
-            fix="Wrap the network so that it returns that tensor.",
+            fix="Wrap the network so that it returns one tensor of floats.",
         )
     return output.clone()
 
@@ -114,10 +114,10 @@ def other_values(x: Tensor) -> Tensor:
             fix="Pass rows that differ.",
         )
     if not x.is_floating_point():
-        next_larger = (torch.searchsorted(distinct_values, x.contiguous()) + 1) % len(
+        index_of_next_larger = (torch.searchsorted(distinct_values, x.contiguous()) + 1) % len(
             distinct_values
         )
-        replaced: Tensor = distinct_values[next_larger]
-        return replaced
+        replaced_x: Tensor = distinct_values[index_of_next_larger]
+        return replaced_x
     previous_rows = x.roll(1, dims=0)
     return 2 * x.mean() - x if torch.equal(previous_rows, x) else previous_rows

@@ -17,19 +17,20 @@ _PIECEWISE_CONSTANT = frozenset(
 
 @dataclass
 class SuspectOperations:
-    """The first operation of each suspect kind in a forward pass; empty texts if none was found."""
+    """The first operation of each suspect kind in a forward pass; "" if none was found."""
 
     reduced_precision_op: str = ""
     """Operation and module that returned a tensor with less than double precision."""
     piecewise_constant_op: str = ""
     """Operation and module whose output is piecewise constant."""
-    modules: list[str] = field(default_factory=list)
+    active_modules: list[str] = field(default_factory=list)
     """Names of the modules whose forward pass is running, innermost last."""
 
     @property
     def place_suffix(self) -> str:
-        """Text " in 'NAME'" with the innermost active module, for messages; may be empty."""
-        return f" in '{self.modules[-1]}'" if self.modules and self.modules[-1] else ""
+        """Text " in 'NAME'" with the innermost active module; "" outside of a named module."""
+        has_name = self.active_modules and self.active_modules[-1]
+        return f" in '{self.active_modules[-1]}'" if has_name else ""
 
 
 class _OperationWatch(TorchDispatchMode):
@@ -65,10 +66,10 @@ def watch_operations(network: nn.Module | None) -> Iterator[SuspectOperations]:
     for name, module in network.named_modules() if network is not None else ():
 
         def enter_module(_: nn.Module, __: Any, name: str = name) -> None:
-            operations.modules.append(name)
+            operations.active_modules.append(name)
 
         def exit_module(_: nn.Module, __: Any, ___: Any) -> None:
-            operations.modules.pop()
+            operations.active_modules.pop()
 
         hooks += [
             module.register_forward_pre_hook(enter_module),

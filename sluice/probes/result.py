@@ -20,7 +20,7 @@ class ProbeResult(Record):
         default={}, description="The measurements behind the outcome."
     )
     why: str = Field("", description="Likely cause, or why the probe was skipped.")
-    fix: str = Field("", description="What to do; empty if nothing.")
+    fix: str = Field("", description="What to do; empty if no action is required.")
 
 
 def skipped(name: str, seen: str, *, why: str = "", fix: str = "") -> ProbeResult:
@@ -51,7 +51,8 @@ def not_repeatable(name: str) -> ProbeResult:
     return ProbeResult(
         name=name,
         outcome="insufficient",
-        seen="Two passes over the same input differ, so effects cannot be attributed.",
+        seen="Two passes over the same input differ, so the effect of a perturbation cannot be "
+        "measured.",
         why="The network is random or stateful in evaluation mode.",
         fix="First correct what the probe 'modes' reports.",
     )
@@ -62,19 +63,19 @@ def non_finite_output(name: str) -> ProbeResult:
     return ProbeResult(
         name=name,
         outcome="insufficient",
-        seen="The output is NaN or infinite before anything is perturbed.",
+        seen="The output has NaN or infinite values without any perturbation.",
         why="The weights or the rows are non-finite, or an operation is outside its domain.",
-        fix="Inspect the initial weights, and the rows that are tested.",
+        fix="Inspect the initial weights and the tested rows.",
     )
 
 
 def no_effect_at_all(name: str, seen: str, numbers: dict[str, float | int | str]) -> ProbeResult:
-    """Return an insufficient result, because even inputs that must have an effect had none."""
+    """Return an insufficient result, because no perturbation of the input had an effect."""
     return ProbeResult(
         name=name,
         outcome="insufficient",
         seen=seen,
         numbers=numbers,
-        why="The network does not react to its input.",
-        fix="Inspect its weights: all may be zero, or all units inactive.",
+        why="The output of the network does not depend on its input.",
+        fix="Inspect the weights: all weights may be zero, or all units inactive.",
     )

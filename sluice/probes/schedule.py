@@ -19,16 +19,16 @@ from sluice.training.settings import TrainSettings
 
 NAME = "schedule"
 
-_ROUNDING_SHARE = 1e-9
-"""Maximum difference between two rates that counts as rounding, as a share of the peak rate."""
+_MAX_ROUNDING_SHARE = 1e-9
+"""Maximum difference between two learning rates that counts as rounding, as a share of the peak."""
 
 
 class RatePlan(Settings):
-    """The planned schedule, where step 0 is the first step of the optimizer."""
+    """The planned learning-rate schedule, in which step 0 is the first step of the optimizer."""
 
     total_steps: int = Field(ge=2, description="Number of optimizer steps.")
     peak_step: int = Field(
-        ge=0, description="First step at the peak rate, equal to the number of warmup steps."
+        ge=0, description="First step at the peak rate, which equals the number of warmup steps."
     )
     peak_rate: float = Field(gt=0, description="Peak learning rate.")
     final_rate: float = Field(
@@ -43,7 +43,7 @@ class RatePlan(Settings):
             )
         if self.final_rate > self.peak_rate:
             raise ValueError(
-                f"final_rate must not be above peak_rate: got {self.final_rate:g} above "
+                f"final_rate must not be above peak_rate: got {self.final_rate:g} and "
                 f"{self.peak_rate:g}"
             )
         return self
@@ -52,19 +52,19 @@ class RatePlan(Settings):
 def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
     """Run a copy of a scheduler and its optimizer through all steps and compare with the plan.
 
-    The rate of the first parameter group is compared.
+    Only the learning rate of the first parameter group is compared.
 
     Raises:
         ContractError: ``scheduler`` is not a scheduler of torch, or has already made steps together
             with its optimizer.
-        ValueError: The scheduler raises it, because it cannot make as many steps as planned.
+        ValueError: The scheduler cannot make as many steps as planned.
     """
     if isinstance(scheduler, ReduceLROnPlateau):
         return skipped(NAME, "ReduceLROnPlateau depends on a metric, not on steps.")
     if not isinstance(scheduler, LRScheduler):
         raise ContractError(
             f"A scheduler of torch.optim.lr_scheduler is required, got {type(scheduler).__name__}.",
-            fix="Pass a scheduler instance; for computed rates use compare_rates.",
+            fix="Pass a scheduler instance. For a list of learning rates, use compare_rates.",
         )
     scheduler_steps = scheduler.last_epoch
     has_optimizer_stepped = getattr(scheduler.optimizer, "_opt_called", False)
@@ -72,7 +72,7 @@ def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
         return failed(
             NAME,
             f"The scheduler was stepped {pluralize(scheduler_steps, 'time')} before the first step "
-            "of the optimizer, which therefore never uses the first "
+            "of the optimizer. The optimizer therefore never uses the first "
             f"{'rate' if scheduler_steps == 1 else f'{scheduler_steps} rates'} of the schedule.",
             "scheduler.step() is called before optimizer.step(), or once after construction.",
             "Step the scheduler after the optimizer, once per optimizer step.",
@@ -84,14 +84,14 @@ def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
             f"{pluralize(scheduler_steps, 'step')}.",
             fix="Create a new optimizer and scheduler for the probe.",
         )
-    return compare_rates(_simulated_rates(scheduler, plan.total_steps + 1), plan)
+    return compare_rates(_simulate_rates(scheduler, plan.total_steps + 1), plan)
 
 
 def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> ProbeResult:
     """Compare the trainer's schedule with its settings, step by step.
 
-    Every rate is divided by the peak rate of its epoch, because settings may change the peak rate
-    during the training.
+    Every learning rate is divided by the peak rate of the epoch, because settings may change the
+    peak rate during the training.
 
     Raises:
         ContractError: Training has fewer than two steps.
@@ -99,7 +99,8 @@ def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> Pr
     total_steps = steps_per_epoch * settings.max_epochs
     if total_steps < 2:
         raise ContractError(
-            f"A schedule requires at least two steps, got {total_steps}.", fix="Train for longer."
+            f"A schedule requires at least two steps, got {total_steps}.",
+            fix="Increase max_epochs, or provide more rows.",
         )
     relative_rates = []
     for step in range(total_steps):
@@ -121,8 +122,8 @@ def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
     """Compare the learning rate of every step with the plan, and return the first deviation.
 
     Args:
-        rates: Rates in the order of the optimizer steps. One more rate may follow the rate of the
-            last step, because some schedules reach their end only then.
+        rates: Learning rates in the order of the optimizer steps. One more rate may follow the rate
+            of the last step, because some schedules reach their end only after it.
         plan: The planned schedule.
 
     Raises:
@@ -130,11 +131,11 @@ def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
     """
     if len(rates) < plan.total_steps:
         raise ContractError(
-            f"A rate for each of {plan.total_steps} steps is required, got {len(rates)}.",
+            f"A learning rate for each of {plan.total_steps} steps is required, got {len(rates)}.",
             fix="Run the schedule to the end of the plan.",
         )
     step_rates = list(rates[: plan.total_steps])
-    tolerance = _ROUNDING_SHARE * plan.peak_rate
+    tolerance = _MAX_ROUNDING_SHARE * plan.peak_rate
     numbers: dict[str, float | int | str] = {
         "total_steps": plan.total_steps,
         "first_rate": step_rates[0],
@@ -143,14 +144,14 @@ def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
     }
     is_invalid = [not (math.isfinite(rate) and rate >= 0) for rate in step_rates]
     if any(is_invalid):
-        first_invalid = is_invalid.index(True)
+        first_invalid_step = is_invalid.index(True)
         return failed(
             NAME,
-            f"The rate of step {first_invalid} is {step_rates[first_invalid]}.",
-            "The formula is outside its range: a division by zero, or more steps than it is "
-            "defined for.",
+            f"The learning rate of step {first_invalid_step} is {step_rates[first_invalid_step]}.",
+            "The formula divides by zero, or the steps exceed the range for which the formula is "
+            "defined.",
             "Set the schedule's number of steps to the number of optimizer steps.",
-            numbers | {"step": first_invalid},
+            numbers | {"step": first_invalid_step},
         )
     peak_rate = max(step_rates)
     peak_step = next(i for i, rate in enumerate(step_rates) if rate >= peak_rate - tolerance)
@@ -188,13 +189,13 @@ def _iter_deviations(
     num_zeros = sum(1 for _ in itertools.takewhile(lambda rate: rate == 0, step_rates))
     if num_zeros == len(step_rates):
         yield (
-            f"The rate is 0 at all {num_zeros} steps.",
+            f"The learning rate is 0 at all {num_zeros} steps.",
             "Integer division in the warmup, or a schedule per epoch that is never stepped.",
             "Use float division, and step the scheduler once per optimizer step.",
         )
     elif num_zeros > 1:
         yield (
-            f"The rate is 0 for the first {pluralize(num_zeros, 'step')}.",
+            f"The learning rate is 0 for the first {pluralize(num_zeros, 'step')}.",
             "Integer division in the warmup, or a schedule that is stepped once per epoch.",
             "Start the warmup above 0: (step + 1) / (warmup + 1).",
         )
@@ -221,7 +222,7 @@ def _iter_deviations(
     )
     if fall_step is not None:
         yield (
-            f"The rate falls within the warmup, at step {fall_step}: "
+            f"The learning rate falls within the warmup, at step {fall_step}: "
             f"{step_rates[fall_step - 1]:.4g} to {step_rates[fall_step]:.4g}.",
             "Two schedules are chained with a gap.",
             "Start the second schedule where the first ends.",
@@ -237,13 +238,13 @@ def _iter_deviations(
     end_deviation = _end_deviation(rates, step_rates, plan, tolerance=tolerance)
     if end_deviation is not None:
         end_step, observation, cause, fix = end_deviation
-        # If the schedule ends wrongly and rises again, the earlier deviation is reported first.
+        # The earlier deviation is reported first if the schedule ends wrongly and rises again.
         if rise_step is None or end_step <= rise_step:
             yield observation, cause, fix
     if rise_step is not None:
         yield (
-            f"The rate rises again at step {rise_step}: {step_rates[rise_step - 1]:.4g} to "
-            f"{step_rates[rise_step]:.4g}.",
+            f"The learning rate rises again at step {rise_step}: {step_rates[rise_step - 1]:.4g} "
+            f"to {step_rates[rise_step]:.4g}.",
             "A cosine continues after half a period, or the schedule restarts.",
             "Set the schedule's number of steps to the number of optimizer steps.",
         )
@@ -267,7 +268,7 @@ def _end_deviation(
     if end_step is None:
         return (
             last_step,
-            f"The rate is {step_rates[-1]:.4g} at the last step {last_step}, planned is "
+            f"The learning rate is {step_rates[-1]:.4g} at the last step {last_step}, planned is "
             f"{plan.final_rate:.4g}: the schedule does not reach its end.",
             "The schedule is defined for more steps than are taken, or is stepped too rarely.",
             "Set the schedule's number of steps to the number of optimizer steps.",
@@ -289,15 +290,16 @@ def _end_deviation(
     if step_rates[-1] < plan.final_rate - tolerance:
         return (
             last_step,
-            f"The rate falls to {step_rates[-1]:.4g}, below the planned end {plan.final_rate:.4g}.",
-            "The minimum rate of the schedule differs from the plan.",
-            "Set the minimum rate of the schedule.",
+            f"The learning rate falls to {step_rates[-1]:.4g}, below the planned final rate of "
+            f"{plan.final_rate:.4g}.",
+            "The minimum learning rate of the schedule differs from the plan.",
+            "Set the minimum learning rate of the schedule.",
         )
     return None
 
 
-def _simulated_rates(scheduler: LRScheduler, num_rates: int) -> list[float]:
-    """Return the rate at each step of a copy of the scheduler, stepped after its optimizer."""
+def _simulate_rates(scheduler: LRScheduler, num_rates: int) -> list[float]:
+    """Return the learning rate at each step of copies of the optimizer and the scheduler."""
     optimizer_copy, scheduler_copy = copy.deepcopy((scheduler.optimizer, scheduler))
     rates = []
     with warnings.catch_warnings():
@@ -306,17 +308,17 @@ def _simulated_rates(scheduler: LRScheduler, num_rates: int) -> list[float]:
             rates.append(float(optimizer_copy.param_groups[0]["lr"]))
             if index == num_rates - 1:
                 break
-            _step(optimizer_copy)
+            _step_without_gradients(optimizer_copy)
             try:
                 scheduler_copy.step()
-            except ValueError:  # OneCycleLR raises beyond its end
+            except ValueError:  # OneCycleLR raises an error after its last step
                 if index < num_rates - 2:
                     raise
                 break
     return rates
 
 
-def _step(optimizer: torch.optim.Optimizer) -> None:
+def _step_without_gradients(optimizer: torch.optim.Optimizer) -> None:
     """Take a step without gradients, which changes no parameter but counts for the scheduler."""
     optimizer.zero_grad(set_to_none=True)
     optimizer.step()
@@ -324,7 +326,7 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
 
 def _peak_deviation(peak_rate: float, plan: RatePlan) -> tuple[str, str, str]:
     """Return observation, cause and fix of a wrong peak rate."""
-    observation = f"The largest rate is {peak_rate:.6g}, planned is {plan.peak_rate:.6g}."
+    observation = f"The peak learning rate is {peak_rate:.6g}, planned is {plan.peak_rate:.6g}."
     if peak_rate > plan.peak_rate:
         return (
             observation,
@@ -340,6 +342,6 @@ def _peak_deviation(peak_rate: float, plan: RatePlan) -> tuple[str, str, str]:
     return (
         observation,
         "The optimizer's learning rate is smaller than planned, the warmup ends too early, or the "
-        "decay starts within it.",
+        "decay starts within the warmup.",
         "Correct the optimizer's learning rate, or make the decay start where the warmup ends.",
     )

@@ -9,14 +9,14 @@ from sluice.workloads.workload import Workload
 NAME = "seeds"
 
 _HASH_SEED_VARIABLE = "PYTHONHASHSEED"
-"""Source of randomness that is not a fault of the workload: it must be set before a process starts,
-and Sluice sets it for its workers."""
+"""Name of a source of randomness that is not a fault of the workload. This variable must be set
+before a process starts, and Sluice sets it for its workers."""
 
 
 def probe_seeds(
     workload: Workload, model: ModelSettings, training: TrainSettings, *, seed: int
 ) -> ProbeResult:
-    """Run every part of a workload once, and report random draws that no derived seed determines.
+    """Run each operation of a workload once, and report random draws without a derived seed.
 
     The state of the caller's random generators has no effect and does not change.
 
@@ -34,27 +34,27 @@ def result_from_report(report: RandomnessReport) -> ProbeResult:
         for source in report.audit.sources
         if source.name in report.audit.unseeded and source.name != _HASH_SEED_VARIABLE
     ]
-    drawing_parts = [draw for draw in report.draws if draw.moved]
+    unseeded_draws = [draw for draw in report.draws if draw.moved]
     problems = [
-        *(f"{draw.operation} draws from {' and '.join(draw.moved)}" for draw in drawing_parts),
+        *(f"{draw.operation} draws from {' and '.join(draw.moved)}" for draw in unseeded_draws),
         *(f"{' and '.join(shared.users)}: {shared.why}" for shared in report.shared),
         *(f"{source.name}, {source.status}: {source.detail}" for source in unseeded_sources),
         *(
-            f"{operation.operation} has no deterministic form ({operation.place})"
+            f"{operation.operation} has no deterministic implementation ({operation.place})"
             for operation in report.nondeterministic
         ),
     ]
     numbers: dict[str, float | int | str] = {
         "sources": len(report.audit.sources),
         "unseeded": len(unseeded_sources),
-        "parts_that_draw": len(drawing_parts),
+        "parts_that_draw": len(unseeded_draws),
         "shared_generators": len(report.shared),
         "nondeterministic_operations": len(report.nondeterministic),
     }
     hash_seed = ", ".join(
         f"{s.name} {s.status}" for s in report.audit.sources if s.name == _HASH_SEED_VARIABLE
     )
-    is_undetermined = bool(drawing_parts or report.shared or unseeded_sources)
+    is_undetermined = bool(unseeded_draws or report.shared or unseeded_sources)
     if problems:
         return ProbeResult(
             name=NAME,
@@ -67,14 +67,14 @@ def result_from_report(report: RandomnessReport) -> ProbeResult:
             if is_undetermined
             else "The same base seed may not give the same bits, because an operation is "
             "nondeterministic.",
-            fix="Give each of these its own generator, seeded with derive_seed(seed, stage)."
+            fix="Use a separate generator for each operation, seeded with derive_seed(seed, NAME)."
             if is_undetermined
-            else "Use an operation that has a deterministic form.",
+            else "Use an operation that has a deterministic implementation.",
         )
     return ProbeResult(
         name=NAME,
         outcome="pass",
         seen=f"{len(report.audit.sources)} sources of randomness, none unseeded or shared; "
-        f"{len(report.draws)} parts of the workload use no global generator ({hash_seed}).",
+        f"{len(report.draws)} operations of the workload use no global generator ({hash_seed}).",
         numbers=numbers,
     )

@@ -26,8 +26,8 @@ _MAX_CLASSES = 100
 grouped into quarters with about equal numbers of rows."""
 
 _MIN_EXPECTED_ROWS = 5
-"""Minimum number of rows of a label that are expected on every rank. Rarer labels are left out of
-the chi-squared test."""
+"""A label is part of the chi-squared test only if at least this number of its rows is expected on
+every rank."""
 
 
 def probe_shards(
@@ -39,12 +39,12 @@ def probe_shards(
 ) -> ProbeResult:
     """Find rows on several ranks or on none, unequal shards, and different label distributions.
 
-    A number of duplicated or missing rows below the number of ranks is not a fault, because
-    samplers repeat or drop rows at the end to make all ranks equal.
+    Duplicated or missing rows are a fault only if their number is not below the number of ranks:
+    samplers repeat or drop rows at the end to give all ranks the same number of rows.
 
     Args:
         rows_of_ranks: Row numbers of each rank in one epoch, in order.
-        num_rows: N.
+        num_rows: Number of rows of the data set (N).
         labels_N: Label of each row; None to skip the comparison of label distributions.
         max_row_difference: Maximum difference between the row counts of two ranks without a fault.
 
@@ -64,27 +64,27 @@ def probe_shards(
         if invalid_rows.size:
             raise ContractError(
                 f"Rows must be from 0 to {num_rows - 1}, rank {rank} has {int(invalid_rows[0])}.",
-                fix="Pass positions in the data set, not keys.",
+                fix="Pass positions in the data set, not index labels.",
             )
     if labels_N is not None and len(labels_N) != num_rows:
         raise ContractError(
             f"A label for each of {num_rows} rows is required, got {len(labels_N)}.",
             fix="Pass the labels of the whole data set, in row order.",
         )
-    numbers, fault = _find_split_fault(ranks, num_rows, max_row_difference)
+    numbers, fault_texts = _find_split_fault(ranks, num_rows, max_row_difference)
     p_value = None if labels_N is None else _label_p_value(ranks, labels_N)
     if p_value is not None:
         numbers["labels_p_value"] = p_value
-    if fault is None and p_value is not None and not p_value >= _MIN_P_VALUE:
-        fault = (
+    if fault_texts is None and p_value is not None and not p_value >= _MIN_P_VALUE:
+        fault_texts = (
             f"The labels of the {world_size} ranks have different distributions: p-value "
             f"{p_value:.2g} of a chi-squared test "
             f"({_describe_largest_difference(ranks, labels_N)}).",
             "Ranks get contiguous blocks of rows that are sorted by label or by time.",
             "Shuffle all rows with one seed before they are split over the ranks.",
         )
-    if fault is not None:
-        return failed(NAME, *fault, numbers)
+    if fault_texts is not None:
+        return failed(NAME, *fault_texts, numbers)
     labels_text = "not compared"
     if p_value is not None:
         labels_text = f"equally distributed (p-value {p_value:.2g})"
@@ -107,16 +107,16 @@ def sampled_rows(
 
 
 def split_rows(num_rows: int, *, batch_rows: int, world_size: int, seed: int) -> list[list[int]]:
-    """Return the rows of each rank as the trainer splits its batches, in its first epoch."""
+    """Return the rows that each rank gets from the trainer in its first epoch."""
     batches = epoch_order(num_rows, seed=seed, epoch=1).part(0, num_rows).split(batch_rows)
     ranks: list[list[int]] = []
     for rank in range(world_size):
-        split = RankShard(rank=rank, world_size=world_size)
+        shard = RankShard(rank=rank, world_size=world_size)
         # A rank without a row of a batch has a placeholder row with weight 0, which is omitted.
         rows_by_batch = [
-            split.local_rows(batch)
+            shard.local_rows(batch)
             for batch in batches
-            if split.share(batch, lambda y: float(len(y))) > 0
+            if shard.share(batch, lambda y: float(len(y))) > 0
         ]
         ranks.append([int(row) for rows in rows_by_batch for row in rows])
     return ranks
@@ -144,8 +144,8 @@ def _find_split_fault(
         remark = " All ranks have the same rows." if are_identical else ""
         return numbers, (
             f"{len(shared_rows):,} of {num_rows:,} rows are on several ranks (the first is row "
-            f"{shared_rows[0]}), and {len(missing_rows):,} on none.{remark}",
-            "There is no distributed sampler, or the ranks seed it differently.",
+            f"{shared_rows[0]}), and {len(missing_rows):,} are on no rank.{remark}",
+            "There is no distributed sampler, or the ranks use different seeds.",
             "Use a DistributedSampler with the same seed on every rank.",
         )
     if len(duplicate_rows) >= world_size:
@@ -159,7 +159,7 @@ def _find_split_fault(
         return numbers, (
             f"{len(missing_rows):,} of {num_rows:,} rows are on no rank; the first is row "
             f"{missing_rows[0]}.",
-            "The split omits a part, or assumes more ranks than exist.",
+            "The split omits some rows, or assumes more ranks than exist.",
             "Split by the actual number of ranks.",
         )
     if max(sizes) - min(sizes) > max_row_difference:
@@ -168,7 +168,7 @@ def _find_split_fault(
             f"{int(np.argmin(sizes))} has {min(sizes):,}.",
             "Ranks with unequal numbers of steps block each other, and rows of smaller ranks get "
             "more weight.",
-            "Give each rank the same number of rows: pad or drop the end.",
+            "Give each rank the same number of rows: repeat or drop rows at the end.",
         )
     return numbers, None
 
@@ -193,13 +193,13 @@ def _label_p_value(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any]) -> fl
 def _describe_largest_difference(
     ranks: list[NDArray[np.int64]], labels_N: NDArray[Any] | None
 ) -> str:
-    """Return the shares by rank of the label whose share differs most between ranks, as text."""
+    """Describe the shares by rank of the label whose share differs most between ranks."""
     assert labels_N is not None
     table, names = _label_table(ranks, labels_N)
     shares = table / table.sum(axis=1, keepdims=True)
-    worst_label = int(np.argmax(shares.max(axis=0) - shares.min(axis=0)))
-    by_rank = ", ".join(f"{share:.1%}" for share in shares[:8, worst_label])
-    return f"label {names[worst_label]} has {by_rank} of the rows by rank"
+    index = int(np.argmax(shares.max(axis=0) - shares.min(axis=0)))
+    shares_text = ", ".join(f"{share:.1%}" for share in shares[:8, index])
+    return f"shares of label {names[index]} by rank: {shares_text}"
 
 
 def _label_table(

@@ -16,7 +16,9 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Workload
 
 _MAX_NETWORK_ROWS = 8
-"""Maximum number of rows for probes that run the network. More than 1, to compare rows."""
+"""Maximum number of rows for probes that run the network. Some probes compare rows, so one row does
+not suffice."""
+
 _MAX_SEARCHED_ROWS = 1024
 """Maximum number of rows that are searched for padding in a source that is not in memory."""
 
@@ -68,7 +70,7 @@ class Subject:
     def padding_candidates(self) -> Examples:
         """Training examples that are searched for padding.
 
-        These are all examples, or the first ones of a source that is not in memory.
+        These are all examples, or the first 1,024 examples of a source that is not in memory.
         """
         if self.train.is_in_memory:
             return self.train
@@ -76,7 +78,7 @@ class Subject:
 
     @cached_property
     def network(self) -> Scaled:
-        """The untrained network, with fixed scalings of its inputs and outputs."""
+        """The untrained network, with the scaling of its inputs and outputs."""
         with wrap_user_errors("build_model of the workload"):
             return prepare_model(
                 self._workload_and_examples[0], self.model_settings, self.train, seed=self.seed

@@ -13,7 +13,7 @@ NAME = "tokenizers"
 PROBE_TEXTS = (*SHORT_TEXTS, LONG_TEXT)
 """Texts that both tokenizers encode by default."""
 
-# Names of attributes of a tokenizer; for alternatives, the first that exists is compared.
+# Alternative names of an attribute of a tokenizer. The first existing attribute is compared.
 _VOCABULARY_NAMES = ("get_vocab", "vocab", "vocabulary")
 _SPECIAL_TOKEN_NAMES = ("special_tokens_map", "all_special_tokens", "special_tokens")
 _PADDING_SIDE_NAMES = ("padding_side",)
@@ -22,6 +22,7 @@ _TRUNCATION_NAMES = (
     ("model_max_length", "max_length"),
     ("truncation",),
 )
+# Names of different attributes, which are all compared.
 _SPECIAL_ID_NAMES = (
     "pad_token_id",
     "bos_token_id",
@@ -81,7 +82,7 @@ def probe_tokenizers(
             seen=f"First difference, {topic}: {description}. Number of differences: "
             f"{len(differences)} ({', '.join(dict.fromkeys(d[0] for d in differences))}).",
             numbers=numbers | {"differences": len(differences), "first": topic},
-            why="The served model receives other ids than those it was trained on.",
+            why="In serving, the model receives other ids for a text than in its training.",
             fix="Serve the tokenizer that was stored with the trained model.",
         )
     if not vocabulary_size or not texts:
@@ -92,7 +93,7 @@ def probe_tokenizers(
             if not vocabulary_size
             else "No text was given.",
             numbers=numbers,
-            fix="Provide the vocabulary under one of these names."
+            fix="Provide the vocabulary as an attribute with one of these names."
             if not vocabulary_size
             else "Pass texts.",
         )
@@ -109,9 +110,9 @@ def _read_vocabulary(tokenizer: Any) -> dict[str, int] | None:
     """Return the id of each token; None if the tokenizer has no readable vocabulary."""
     value = _read_attribute(tokenizer, _VOCABULARY_NAMES)
     if isinstance(value, Mapping):
-        return {str(token): int(number) for token, number in value.items()}
+        return {str(token): int(token_id) for token, token_id in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return {str(token): number for number, token in enumerate(value)}
+        return {str(token): token_id for token_id, token in enumerate(value)}
     return None
 
 
@@ -120,7 +121,8 @@ def _vocabulary_differences(training: Any, serving: Any) -> Iterable[Difference]
     if training_ids == serving_ids:
         return
     if training_ids is None or serving_ids is None:
-        yield "vocabulary", f"{'training' if training_ids is None else 'serving'} has none"
+        role = "training" if training_ids is None else "serving"
+        yield "vocabulary", f"the {role} tokenizer has none"
         return
     for token, token_id in sorted(training_ids.items(), key=lambda item: item[1]):
         if serving_ids.get(token) != token_id:
@@ -135,8 +137,8 @@ def _vocabulary_differences(training: Any, serving: Any) -> Iterable[Difference]
     )
     yield (
         "vocabulary",
-        f"serving has {added_token!r} ({serving_ids[added_token]}), which training lacks; "
-        f"{len(training_ids):,} and {len(serving_ids):,} tokens",
+        f"only serving has the token {added_token!r} (id {serving_ids[added_token]}); "
+        f"{len(training_ids):,} tokens in training and {len(serving_ids):,} in serving",
     )
 
 
@@ -145,8 +147,8 @@ def _attribute_differences(
 ) -> Iterable[Difference]:
     """Yield a difference if the two tokenizers differ in an attribute.
 
-    ``names`` are alternative names of the attribute: of each tokenizer, the first one that exists
-    is compared.
+    ``names`` are alternative names of the attribute. The first existing name of each tokenizer is
+    used.
     """
     training_value = _to_plain_data(_read_attribute(training, names))
     serving_value = _to_plain_data(_read_attribute(serving, names))
@@ -174,7 +176,7 @@ def _id_differences(training: Any, serving: Any, texts: Sequence[str]) -> Iterab
             "ids of a text",
             f"{text[:40]!r} has {_format_id(training_ids, position)} in training and "
             f"{_format_id(serving_ids, position)} in serving at position {position} "
-            f"({len(training_ids)} and {len(serving_ids)} ids)",
+            f"({len(training_ids)} ids in training and {len(serving_ids)} in serving)",
         )
 
 
@@ -201,7 +203,7 @@ def _encode(tokenizer: Any, text: str, role: str) -> list[int]:
 
 
 def _read_attribute(tokenizer: Any, names: Sequence[str]) -> Any:
-    """Return the first attribute in ``names`` that exists, or its result if it is a function."""
+    """Return the first existing attribute in ``names``; if it is a function, its result."""
     for name in names:
         value = getattr(tokenizer, name, None)
         if value is not None:

@@ -140,7 +140,11 @@ def test_worker_processes_give_identical_features(store, monkeypatch):
 @pytest.mark.parametrize(
     ("declared", "changes", "message"),
     [
-        (PeriodPartitions(period="M", look_back_rows=19), {}, "with more rows it has .* feature"),
+        (
+            PeriodPartitions(period="M", look_back_rows=19),
+            {},
+            "more rows, the partition has .* feature",
+        ),
         (
             PeriodPartitions(period="M", look_back_rows=20),
             {"last": lambda raw: raw["price"] / raw["price"].std()},
@@ -177,7 +181,9 @@ def test_feature_across_keys_is_refused(store):
             frame = super().compute_features(raw)
             return frame.assign(mean=frame.groupby(level=0)["mean"].rank())
 
-    with pytest.raises(ContractError, match="only on the rows of its key, but 'mean' at"):
+    with pytest.raises(
+        ContractError, match=r"rows with its partition key\. Computed from more rows, 'mean' at"
+    ):
         compute_all(Ranked(), rows_of_assets(), store)
 
 

@@ -110,12 +110,15 @@ def test_passing_expectation_passes_and_is_rendered(expectation):
     [
         (
             gxe.ExpectColumnValuesToMatchRegex(column="word", regex="^a"),
-            "3 of 4 rows violate it: 'bb'",
+            "3 of 4 rows violate the expectation: 'bb'",
         ),
         (gxe.ExpectColumnMeanToBeBetween(column="x", max_value=1), "Measured 2"),
         (gxe.ExpectColumnToExist(column="absent"), ""),
         (gxe.ExpectTableColumnCountToEqual(value=3), "Measured 7"),
-        (gxe.ExpectCompoundColumnsToBeUnique(column_list=["json", "none"]), "rows violate it"),
+        (
+            gxe.ExpectCompoundColumnsToBeUnique(column_list=["json", "none"]),
+            "rows violate the expectation",
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -137,7 +140,7 @@ def test_an_unmeasurable_expectation_reports_the_reason():
     assert missing.outcome == sql.outcome == "unmeasurable"
     assert missing.message == "Column 'idd' is missing. Did you mean 'id'?"
     assert "UnexpectedRowsExpectation" in sql.sentence
-    assert "The engine raised: " in sql.message
+    assert "Great Expectations raised: " in sql.message
 
 
 def test_row_condition_is_applied():

@@ -98,7 +98,10 @@ def test_bad_rows_are_counted_and_reported_with_their_labels(bars):
         (7, "2001-01-08", "61.5"),
         (31, "2001-02-01", "-3"),
     ]
-    assert result.message == "2 of 200 rows violate it: 61.5 at 2001-01-08, -3 at 2001-02-01."
+    assert (
+        result.message
+        == "2 of 200 rows violate the expectation: 61.5 at 2001-01-08, -3 at 2001-02-01."
+    )
 
 
 def test_counts_agree_with_pandas(bars):
@@ -220,7 +223,7 @@ def test_text_among_numbers_is_unmeasurable(bars, expectation):
     result = evaluate_one(bars, expectation)
 
     assert result.outcome == "unmeasurable"
-    assert "The engine raised: " in result.message
+    assert "Great Expectations raised: " in result.message
 
 
 @pytest.mark.parametrize("expectation", [e for e in GOOD if not isinstance(e, RowCount)])
@@ -269,7 +272,8 @@ def test_summary_separates_failed_and_unmeasurable(bars):
 
     assert report.summary == (
         "1 of 3 expectations pass on 200 rows. "
-        "Failed: low is at least 50 in every row. 1 of 200 rows violate it: 49 at 2001-01-08. "
+        "Failed: low is at least 50 in every row. 1 of 200 rows violate the expectation: "
+        "49 at 2001-01-08. "
         "Could not be measured: volum has a value in every row. Column 'volum' is missing."
         " Did you mean 'volume'?"
     )

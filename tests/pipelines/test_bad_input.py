@@ -191,7 +191,7 @@ def test_guard_on_an_unknown_metric_fails_the_gate(
     assert run_command(["poc", path]) == 1
 
     printed = " ".join(capfd.readouterr().out.split())
-    assert "the workload does not have the metric 'losses'. Did you mean 'loss'?" in printed
+    assert "metrics() of the workload does not return 'losses'. Did you mean 'loss'?" in printed
 
 
 def test_class_with_required_settings_points_to_its_pipeline_file(

@@ -29,8 +29,8 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Workload
 
 _SCHEDULE_EPOCHS = 3
-"""Length of the learning rate schedule [epochs]. Only two epochs run, so the learning rate of the
-last one is still well above the schedule's end."""
+"""Length of the learning-rate schedule [epochs]. Only the first two epochs run, so the learning
+rate does not reach the low values at the end of the schedule."""
 
 _SUBJECT = {"check": "checkpoint"}
 """Subject of the checkpoints of this check; see ``save_checkpoint``."""
@@ -48,9 +48,9 @@ def check_checkpoint(
 ) -> CheckOutcome:
     """Train, save, load into a new model and continue; compare with an uninterrupted run.
 
-    One epoch is trained before the save and one after it, with the real training loop and real
-    checkpoint files. The new model starts from other weights, so that a state that is not restored
-    is detected.
+    One epoch is trained before the checkpoint is saved and one epoch after it, with the real
+    training loop and real checkpoint files. The new model is initialised with another seed, so that
+    a state that is not restored is detected.
 
     Args:
         workload: Builds the model and defines the losses.
@@ -78,7 +78,7 @@ def check_checkpoint(
     )
 
     def start() -> StoppableTraining:
-        # Differs at every call, because the caller seeds the global generators differently.
+        # The seed differs at every call, because check_resumption seeds the global generators.
         model_seed = int(torch.randint(2**62, ()))
         model = prepare_model(workload, model_settings, sample, seed=model_seed)
         _require_tensors(model)
@@ -140,7 +140,7 @@ class _EpochTraining:
                 groups=self.groups,
                 augment=self.workload.augmentation,
                 resume=self.state,
-                on_state=self._keep,
+                on_state=self._store_state,
             )
         return next(self.epochs).train_loss
 
@@ -158,10 +158,10 @@ class _EpochTraining:
             )
         self.state = state
         self.model.load_state_dict(state.model)
-        # On the device of the training, because another device rounds predictions differently.
+        # Move the model to the training's device: another device rounds predictions differently.
         self.model.to(resolve_device(self.settings.device))
 
-    def _keep(self, state: TrainState) -> None:
+    def _store_state(self, state: TrainState) -> None:
         self.state = state
 
     def _optimizer_state(self) -> dict[str, Tensor]:
@@ -169,13 +169,13 @@ class _EpochTraining:
         if self.state is None:
             return {}
         names = {id(p): name for name, p in self.model.network.named_parameters()}
-        order = [names.get(id(p), "?") for group in self.groups for p in group["params"]]
+        ordered_names = [names.get(id(p), "?") for group in self.groups for p in group["params"]]
         state_by_name = {}
         for key, tensor in self.state.optimizer.items():
             index, _, moment = key.partition("/")
-            # An optimizer may keep tensors that belong to no parameter.
-            owner = order[int(index)] if index.isdigit() else index
-            state_by_name[f"{owner}/{moment}"] = tensor
+            # The index is not a number for an optimizer's tensors that belong to no parameter.
+            name = ordered_names[int(index)] if index.isdigit() else index
+            state_by_name[f"{name}/{moment}"] = tensor
         return state_by_name
 
     def _progress(self) -> dict[str, Any]:
@@ -193,12 +193,12 @@ class _EpochTraining:
 
 @dataclass(frozen=True, slots=True)
 class _StateHolder:
-    """One part of the loop's state, with the ``state_dict`` method of torch objects."""
+    """One part of the loop's state, which ``state_dict`` returns as for objects of torch."""
 
-    read: Callable[[], Mapping[str, Any]]
+    read_state: Callable[[], Mapping[str, Any]]
 
     def state_dict(self) -> Mapping[str, Any]:
-        return self.read()
+        return self.read_state()
 
 
 def _require_tensors(model: Scaled) -> None:

@@ -1,6 +1,6 @@
 """Check that a training that is stopped and resumed continues bit by bit as if uninterrupted.
 
-Works on any save and load functions, with or without the rest of Sluice.
+The check accepts any save and load functions, also in a script that uses nothing else of Sluice.
 """
 
 from collections.abc import Callable, Mapping
@@ -78,7 +78,7 @@ def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path
             removed.
 
     Raises:
-        ContractError: A state was not restored; the message names it and its first difference.
+        ContractError: A state was not restored; the message names the state and a difference.
         StorageError: The folder is not writable.
     """
     finding = check_resumption(start, num_steps=num_steps, seed=seed, folder=folder)
@@ -89,12 +89,12 @@ def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path
 
 
 def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -> CheckOutcome:
-    """Compare an uninterrupted training with one that is resumed from its checkpoint, bit by bit.
+    """Compare an uninterrupted training with a training that is resumed from the checkpoint.
 
-    After loading, the model, its predictions and every further state must equal the saved ones.
-    The losses of the following steps, and the state after them, must equal those of the
-    uninterrupted training. If the largest file of the checkpoint is truncated, loading must not
-    restore only a part of the state: it should raise an error before it changes anything.
+    After loading, the model, its predictions and every further state must equal the saved state,
+    bit by bit. The losses and the final state of the following steps must equal the uninterrupted
+    training. If the largest file of the checkpoint is truncated, load() must not restore only a
+    part of the state: it should raise an error before it changes anything.
 
     Args:
         start: Sets up the training as a new process would, with other seeds at every call.
@@ -145,8 +145,8 @@ class _Session:
     def predictions(self) -> FlatState:
         modes = [(module, module.training) for module in self.training.model.modules()]
         self.training.model.eval()
-        # A model may draw random numbers while it predicts: the same ones on both sides, and
-        # none of this training's stream.
+        # A model may draw random numbers while it predicts. Both trainings must draw the same
+        # numbers, and the prediction must not advance the training's own random stream.
         with RandomStream(0).active(), torch.no_grad():
             output = self.training.predict()
         for module, mode in modes:
@@ -155,8 +155,8 @@ class _Session:
 
     def registered_state(self) -> dict[str, FlatState]:
         model = self.training.model
-        parts = {"model": flatten(model.state_dict())}
-        return parts | {n: state_of(h, model) for n, h in self.training.states.items()}
+        states = {"model": flatten(model.state_dict())}
+        return states | {n: state_of(h, model) for n, h in self.training.states.items()}
 
     def hidden_state(self) -> FlatState:
         return hidden_state(self.training.model, self.training.step)
@@ -164,7 +164,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Comparison:
-    """Runs an uninterrupted training and a resumed one, and compares their states."""
+    """Runs an uninterrupted and a resumed training, and compares their losses and states."""
 
     start: Start
     num_steps: int
@@ -173,7 +173,7 @@ class _Comparison:
 
     def run(self) -> CheckOutcome:
         path = self.folder / "checkpoint"
-        uninterrupted_session = self._session("whole")
+        uninterrupted_session = self._start_session("whole")
         uninterrupted_session.advance(self.num_steps)
         saved_state, saved_hidden_state = (
             uninterrupted_session.registered_state(),
@@ -191,7 +191,7 @@ class _Comparison:
         losses = uninterrupted_session.advance(self.num_steps)
         final_state = uninterrupted_session.registered_state()
 
-        resumed_session = self._session("resumed")
+        resumed_session = self._start_session("resumed")
         initial_state = resumed_session.registered_state()
         load_error = resumed_session.load(path)
         if load_error is not None:
@@ -209,7 +209,7 @@ class _Comparison:
         difference = first_difference(predictions, resumed_session.predictions())
         if difference is not None:
             return resumption_findings.prediction_difference_finding(difference, hidden_difference)
-        for name in self._other_names(saved_state):
+        for name in (name for name in saved_state if name != "model"):
             difference = first_difference(saved_state[name], loaded_state.get(name, {}))
             if difference is not None:
                 return resumption_findings.state_difference_finding(name, difference)
@@ -229,42 +229,39 @@ class _Comparison:
             self.num_steps, num_values=sum(map(len, saved_state.values()))
         )
 
-    def _session(self, name: str) -> _Session:
+    def _start_session(self, name: str) -> _Session:
         return _Session(self.start, derive_seed(self.seed, f"checkpoint_{name}"))
-
-    def _other_names(self, saved_state: Mapping[str, FlatState]) -> list[str]:
-        return [name for name in saved_state if name != "model"]
 
     def _is_repeatable(self, losses: list[float], path: Path) -> bool:
         """Return whether the same checkpoint, loaded again, gives the same ``losses``."""
-        repeated_session = self._session("resumed")
+        repeated_session = self._start_session("resumed")
         if repeated_session.load(path) is not None:
             return False
-        # As in the first session, in case predictions change the state.
+        # The first resumed session also predicted before it advanced; predicting may change state.
         repeated_session.predictions()
         return all(map(same_bits, losses, repeated_session.advance(self.num_steps)))
 
     def _loads_truncated(self, path: Path, saved_state: Mapping[str, FlatState]) -> bool:
-        """Truncate the largest file; return whether load() applies the rest without an error."""
+        """Truncate the largest file; return whether load() then restores only a part."""
         largest_file = max(_files(path), key=lambda file: file.stat().st_size)
         with largest_file.open("r+b") as file:
             file.truncate(largest_file.stat().st_size // 2)
-        truncated_session = self._session("torn")
+        truncated_session = self._start_session("torn")
         initial_state = truncated_session.registered_state()
         if truncated_session.load(path) is not None:
             return False
         loaded_state = truncated_session.registered_state()
-        changed_parts = [
+        changed_states = [
             n
             for n in loaded_state
             if first_difference(initial_state[n], loaded_state[n]) is not None
         ]
-        missing_parts = [
+        unrestored_states = [
             n
             for n in saved_state
             if first_difference(saved_state[n], loaded_state.get(n, {})) is not None
         ]
-        return bool(changed_parts and missing_parts)
+        return bool(changed_states and unrestored_states)
 
 
 def _describe_first_change(

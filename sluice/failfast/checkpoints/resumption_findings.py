@@ -9,18 +9,19 @@ from sluice.findings.check_outcome import CheckOutcome
 
 _WRAPPERS = {
     "module.": (
-        "The model was wrapped by DataParallel or DistributedDataParallel on one side, which "
-        "prefixes every name with 'module.'.",
+        "The model was wrapped by DataParallel or DistributedDataParallel only when it was saved "
+        "or only when it was loaded. The wrapper prefixes every name with 'module.'.",
         "Save model.module.state_dict(), or load into a model that is wrapped in the same way.",
     ),
     "_orig_mod.": (
-        "The model was compiled on one side, which prefixes every name with '_orig_mod.'.",
+        "The model was compiled only when it was saved or only when it was loaded. torch.compile "
+        "prefixes every name with '_orig_mod.'.",
         "Save the state_dict() of the model that was passed to torch.compile.",
     ),
 }
 _MAX_NAMES = 3
-"""Maximum number of names that a message lists for each side: names that only the checkpoint has,
-and names that only the new model has."""
+"""Maximum number of names in each list of a message: the names that are only in the checkpoint, and
+the names that are only in the new model."""
 
 
 def passed_outcome(num_steps: int, *, num_values: int) -> CheckOutcome:
@@ -30,7 +31,8 @@ def passed_outcome(num_steps: int, *, num_values: int) -> CheckOutcome:
         num_steps: Number of steps before the checkpoint, and again after it.
         num_values: Number of compared values of the stored state.
     """
-    # The size of the file is left out: it contains times, so it differs from run to run.
+    # The size of the file is not reported: the file contains times, so its size differs between
+    # runs.
     return CheckOutcome(
         outcome="pass",
         summary=f"Saved, loaded into a new model and resumed: predictions, {num_values:,} stored "
@@ -67,7 +69,7 @@ def load_error_finding(
     Args:
         error: Exception raised by load().
         saved_state: State of the model when it was saved.
-        initial_state: State of the model into which it was to be loaded.
+        initial_state: State of the new model before load() was called.
     """
     text = error.what if isinstance(error, SluiceError) else " ".join(str(error).split())
     text = text.removesuffix(".")
@@ -83,7 +85,7 @@ def load_error_finding(
         )
         fix = fix or "Use fixed names for modules and parameters, without counters or ids."
     if not cause and "state_dict" not in text:
-        cause = "The checkpoint was not written completely, or load() expects another content."
+        cause = "save() did not write the whole checkpoint, or load() expects another format."
         fix = "Let load() read what save() writes; write to a temporary name and rename it."
     return _mismatch_finding(f"{observation}{location}.", cause=cause, fix=fix)
 
@@ -105,8 +107,8 @@ def model_difference_finding(difference: StateDifference, *, is_unchanged: bool)
         )
         fix = fix or "Load with strict=True, and save the names of the model's state_dict()."
     else:
-        observation = "The loaded model differs from the saved one"
-        cause = cause or "A part is not saved, not loaded, or converted to another dtype."
+        observation = "The loaded model differs from the saved model"
+        cause = cause or "A tensor is not saved, not loaded, or converted to another dtype."
         fix = (
             fix or "Save and load the whole, unchanged state_dict() of the model, with strict=True."
         )
@@ -127,7 +129,8 @@ def prediction_difference_finding(
         f"{_describe_hidden(hidden_difference)}",
         cause="A prediction needs a state that state_dict() does not contain: a buffer with "
         "persistent=False, or a plain attribute that training changes.",
-        fix="Register it with register_buffer(name, tensor), which is stored by default.",
+        fix="Register the state with register_buffer(name, tensor), which state_dict() contains by "
+        "default.",
     )
 
 
@@ -135,8 +138,8 @@ def state_difference_finding(name: str, difference: StateDifference) -> CheckOut
     """Return the finding that a further state was not restored."""
     return _lost_state_finding(
         f"The state of the {name} was not restored: {difference}.",
-        cause=f"The {name} is not in the checkpoint, load() does not restore it, or the order of "
-        "its parts differs each time it is built.",
+        cause=f"The {name} is not in the checkpoint, load() does not restore it, or its "
+        f"state_dict() has another order each time the {name} is built.",
         fix=f"Save the {name}'s state_dict(), and load it after the model into an object that is "
         "built in the same way.",
     )
@@ -177,9 +180,9 @@ def partial_load_finding() -> CheckOutcome:
     return _mismatch_finding(
         "A checkpoint whose largest file was truncated to half its size was partially loaded "
         "without an error.",
-        cause="load() catches the error of a damaged file, or applies the parts one by one.",
-        fix="Read and validate the whole checkpoint before applying any of it, and raise an error "
-        "when it is damaged.",
+        cause="load() catches the error of a damaged file, or applies the files one by one.",
+        fix="Read and validate the whole checkpoint before applying any state, and raise an error "
+        "if the checkpoint is damaged.",
     )
 
 
@@ -196,7 +199,9 @@ def _lost_state_finding(summary: str, *, cause: str, fix: str) -> CheckOutcome:
 
 
 def _describe_hidden(difference: StateDifference | None) -> str:
-    return f" Not stored, and different: {difference}." if difference is not None else ""
+    if difference is None:
+        return ""
+    return f" State that is not in state_dict() and differs: {difference}."
 
 
 def _differing_names(saved_state: FlatState, initial_state: FlatState) -> str:
@@ -204,18 +209,18 @@ def _differing_names(saved_state: FlatState, initial_state: FlatState) -> str:
     only_initial = [name for name in initial_state if name not in saved_state]
     if not (only_saved or only_initial):
         return ""
-    sides = [
-        f"{side}: {', '.join(names[:_MAX_NAMES])}"
-        for side, names in (("saved", only_saved), ("now", only_initial))
+    texts = [
+        f"{source}: {', '.join(names[:_MAX_NAMES])}"
+        for source, names in (("checkpoint", only_saved), ("new model", only_initial))
         if names
     ]
-    return f"Names on one side only, {'; '.join(sides)}"
+    return f"Names only in the {'; only in the '.join(texts)}"
 
 
 def _wrapper_advice(text: str) -> tuple[str, str]:
-    """Return the cause and the fix for a wrapper's prefix in the text; empty without one."""
+    """Return the cause and the fix if the text contains a wrapper's prefix; otherwise ("", "")."""
     for prefix, advice in _WRAPPERS.items():
-        # Not inside a name such as 'my_module.'.
+        # The word boundary excludes names such as 'my_module.', which end with the prefix.
         if re.search(rf"\b{re.escape(prefix)}", text):
             return advice
     return "", ""

@@ -28,7 +28,7 @@ _LEAF_TYPES = (Tensor, np.ndarray, np.generic, bool, int, float, complex, str, b
 
 
 class HasState(Protocol):
-    """An object with a state, such as an optimizer, a scheduler or a scaler."""
+    """An object with a ``state_dict`` method: an optimizer, a scheduler or a gradient scaler."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the state, as torch objects do."""
@@ -37,7 +37,7 @@ class HasState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateDifference:
-    """The first leaf that differs, and the number of further leaves that differ."""
+    """First leaf that differs between two states, and the number of further leaves that differ."""
 
     path: str
     change: str
@@ -50,7 +50,9 @@ class StateDifference:
 
 
 def state_of(holder: HasState, model: nn.Module) -> FlatState:
-    """Return a copy of the state of ``holder``; an optimizer's state is keyed by parameter name.
+    """Return a copy of the state of ``holder``.
+
+    In an optimizer's state, parameter names replace the indices of the parameters.
 
     Args:
         holder: Object with a ``state_dict()`` method.
@@ -63,9 +65,10 @@ def state_of(holder: HasState, model: nn.Module) -> FlatState:
 
 
 def hidden_state(model: nn.Module, step: Callable[..., object]) -> FlatState:
-    """Return a copy of the state outside ``state_dict``: buffers, attributes, generators.
+    """Return a copy of the state that ``state_dict`` does not contain, of the model and ``step``.
 
-    For ``step``, which may use any object, only the random generators it refers to are included.
+    From the model: non-persistent buffers, plain attributes and random generators. From ``step``:
+    only the random generators that it uses as global variables or variables of its closure.
     """
     hidden: FlatState = {}
     for name, module in model.named_modules():
@@ -108,7 +111,7 @@ def flatten(value: Any, path: str = "") -> FlatState:
 
 
 def first_difference(saved: FlatState, loaded: FlatState) -> StateDifference | None:
-    """Return the first leaf that is missing on one side or differs in a bit; None if equal."""
+    """Return the first leaf that only one state has or that differs in a bit; None if equal."""
     differing_paths = [
         path
         for path in dict.fromkeys([*saved, *loaded])
@@ -129,7 +132,7 @@ def first_difference(saved: FlatState, loaded: FlatState) -> StateDifference | N
 def same_bits(one: Any, other: Any) -> bool:
     """Return whether two tensors or arrays are bit-identical, or two other leaves are equal.
 
-    A number that is NaN equals NaN.
+    Two NaN numbers are equal.
     """
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return (
@@ -148,14 +151,12 @@ def _by_parameter_name(
     state: Mapping[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module
 ) -> dict[str, Any]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    ordered_parameters = [
-        parameter for group in optimizer.param_groups for parameter in group["params"]
-    ]
-    name_of = {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(ordered_parameters)}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    names_by_index = {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)}
     return {
-        "state": {name_of.get(i, i): moments for i, moments in state["state"].items()},
+        "state": {names_by_index.get(i, i): moments for i, moments in state["state"].items()},
         "param_groups": [
-            {**group, "params": [name_of.get(i, i) for i in group["params"]]}
+            {**group, "params": [names_by_index.get(i, i) for i in group["params"]]}
             for group in state["param_groups"]
         ],
     }
@@ -199,7 +200,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 def _describe_change(saved: Any, loaded: Any) -> str:
     if not (isinstance(saved, Tensor) and isinstance(loaded, Tensor)):
-        return f"was {_short(saved)}, is {_short(loaded)}"
+        return f"was {_shorten(saved)}, is {_shorten(loaded)}"
     if saved.shape != loaded.shape or saved.dtype != loaded.dtype:
         return (
             f"was {tuple(saved.shape)} {_dtype(saved)}, is {tuple(loaded.shape)} {_dtype(loaded)}"
@@ -218,6 +219,6 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

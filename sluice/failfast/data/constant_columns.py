@@ -10,15 +10,15 @@ from sluice.config.poc_settings import PocSettings
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Workload
 
-_ROUNDING = 1e-12
-"""Maximum range of the values of a constant column, relative to its largest absolute value. Smaller
-differences are rounding; the scaling of inputs ignores them too."""
+_MAX_RELATIVE_RANGE = 1e-12
+"""Maximum range of the values of a constant column, relative to the largest absolute value. Such
+small differences are rounding errors; the scaling of inputs ignores them, too."""
 
 _NUM_FLAG_VALUES = 2
-"""Number of distinct values of a flag in the whole table."""
+"""Number of distinct values that a flag column has in the whole table."""
 
 _MAX_CONSTANT_SHARE = 0.5
-"""Maximum share of constant features in a wide table for a warning instead of a failure."""
+"""Maximum share of constant features in a wide table for which the finding is only a warning."""
 
 
 def find_constant_features(
@@ -26,10 +26,12 @@ def find_constant_features(
 ) -> CheckOutcome | None:
     """Return a finding for features that are constant in the train rows, or None.
 
-    The finding is a failure. It is a warning if constant values are plausible: in a wide table, if
-    at most half of the features are constant; in a narrow table, if every constant feature is a
-    flag (two values in the whole table) that changes only outside of the train rows. Columns
-    declared with ``Column(constant=True)`` are not checked.
+    The finding is a failure, or a warning if constant values are plausible:
+
+    - in a wide table, if at most half of the features are constant;
+    - in a narrow table, if every constant feature is a flag (two values in the whole table).
+
+    Columns declared with ``Column(constant=True)`` are not checked.
 
     Args:
         workload: Declares features and schema.
@@ -37,12 +39,10 @@ def find_constant_features(
         train_rows: Train rows of the frame.
         settings: ``wide_table_columns``.
     """
-    declared_constant = {
-        column.name for column in workload.feature_schema.columns if column.constant
-    }
+    declared_names = {column.name for column in workload.feature_schema.columns if column.constant}
     features = [name for name in workload.feature_columns if name in frame.columns]
     constant_features = [
-        n for n in features if n not in declared_constant and _is_constant(train_rows[n])
+        n for n in features if n not in declared_names and _is_constant(train_rows[n])
     ]
     if not constant_features:
         return None
@@ -70,8 +70,8 @@ def find_constant_features(
 def find_constant_target(workload: Workload, y: Tensor) -> CheckOutcome | None:
     """Return a finding when all train targets are equal, or None.
 
-    The finding is a warning if ``expects_signal`` is False: a loss that computes its own target,
-    such as the residual of a differential equation, gets a dummy target.
+    The finding is only a warning if ``expects_signal`` is False. A workload whose loss ignores the
+    target, such as the residual of a differential equation, may declare a constant dummy target.
 
     Args:
         workload: Declares whether a signal is expected.
@@ -98,7 +98,7 @@ def _is_constant(series: "pd.Series[Any]") -> bool:
     if values.size == 0:
         return True
     low, high = float(values.min()), float(values.max())
-    return high - low <= _ROUNDING * max(abs(low), abs(high))
+    return high - low <= _MAX_RELATIVE_RANGE * max(abs(low), abs(high))
 
 
 def _format_names(names: list[str]) -> str:

@@ -17,20 +17,20 @@ _Mask = NDArray[np.bool_]
 _NO_REQUIREMENTS = Schema(columns=(), index_unique=False, index_sorted=False)
 
 _MAX_COPIES = 10
-"""Maximum number of equal rows that count as duplicates. More equal rows are regarded as a state
-that lasts, such as a standstill."""
+"""Maximum number of equal rows that count as duplicates. More equal rows are assumed to show a
+lasting state, such as the standstill of a machine."""
 
-_MIN_WIDE_COLUMNS = 8
-"""Minimum number of columns of a table to test whether half of its columns distinguishes rows."""
+_MIN_COLUMNS_TO_HALVE = 8
+"""Minimum number of columns of a table for a test of each half of its columns."""
 
 _MIN_DISTINCT_SHARE = 0.9
-"""Minimum share of the distinct rows that half of the columns must distinguish, so that chance does
-not explain equal rows."""
+"""Minimum share of the distinct rows that each half of the columns must distinguish. If half of the
+columns nearly identifies a row, chance does not explain equality in all columns."""
 
 _CELLS_PER_IQR = 2.63
-"""Number of equally likely cells whose draws collide as often as normal values that are rounded to
-multiples of their interquartile range (IQR): 2 sqrt(pi) / 1.349. If values are rounded to a finer
-step, the number of cells is higher, in proportion."""
+"""Normally distributed values that are rounded to multiples of their interquartile range (IQR)
+collide as often as draws from this number of equally likely cells: 2 sqrt(pi) / 1.349. For a
+smaller rounding step, the number of cells is higher, in proportion."""
 
 
 def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings) -> CheckOutcome:
@@ -75,7 +75,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
             outcome="fail",
             summary=f"At least {settings.min_rows:,} rows are required, got {num_usable:,} of "
             f"{len(raw):,} that are complete and not repeated"
-            f"{_emptiest_column(raw, required_columns, is_complete)}.",
+            f"{_describe_emptiest_column(raw, required_columns, is_complete)}.",
             numbers=numbers,
             fault="too few rows",
             cause="The source has too few rows, a filter or a join drops rows, or a column is "
@@ -92,19 +92,18 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
 
 
 def repeated_rows(raw: pd.DataFrame) -> _Mask:
-    """Return a mask (N,) of rows that duplicate an earlier row and are not explained by chance.
+    """Return a mask (N,) of the rows that equal an earlier row and are not explained by chance.
 
-    Rows repeat by chance where a table has few distinct or coarse values. Therefore a row counts
-    as a duplicate only when
+    A row that equals an earlier row counts as a duplicate only under these conditions:
 
-    - a float column is so fine that chance explains at most half of these copies, judged by the
-      smallest differences between its values; or the table is wide, and each half of its
-      columns distinguishes nine in ten of the distinct rows;
-    - at most 10 rows are equal: a standstill or an empty reading occurs more often;
-    - with a datetime index, the copy does not directly follow an equal row, as in a standstill.
+    - At most 10 rows are equal. More equal rows are a lasting state or an empty reading.
+    - With a datetime index, the row does not directly follow an equal row, as at a standstill.
+    - The table is not coarse. Either the values of the finest float column are so close to each
+      other that chance explains at most half of all copies. Or the table has at least 8 columns,
+      and each half of its columns distinguishes nine in ten of the distinct rows.
 
     Assumes:
-        A table with arrays in its cells has no duplicates, because its rows are not compared.
+        The cells can be hashed. In a table with arrays in its cells, no row counts as a duplicate.
     """
     no_duplicates = np.zeros(len(raw), bool)
     column_hashes = _cell_hashes(raw)
@@ -138,7 +137,7 @@ def _cell_hashes(raw: pd.DataFrame) -> list[NDArray[np.uint64]]:
 
 
 def _column_hashes(series: "pd.Series[Any]") -> NDArray[np.uint64]:
-    # 0.0 and -0.0 are one value with two bit patterns.
+    # Convert -0.0 to 0.0, which is an equal value with another bit pattern.
     canonical = series + 0.0 if series.dtype.kind == "f" else series
     return np.asarray(pd.util.hash_pandas_object(canonical, index=False), np.uint64)
 
@@ -151,27 +150,29 @@ def _combine_hashes(column_hashes: list[NDArray[np.uint64]]) -> NDArray[np.uint6
 
 
 def _count_copies(row_hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    group, _ = pd.factorize(row_hashes)
-    return np.bincount(group)[group]
+    group_ids, _ = pd.factorize(row_hashes)
+    return np.bincount(group_ids)[group_ids]
 
 
 def _expected_copies(float_columns: "list[pd.Series[Any]]", num_rows: int) -> float:
-    """Return the number of repeats expected by chance in ``num_rows`` rows of the finest column.
+    """Return the number of equal pairs expected by chance among ``num_rows`` values of a column.
 
-    The finest column is the one with most distinct values: a column computed from another has no
-    more distinct values, however small its differences are. A column of equally spaced values is
-    a clock or a row number, not a random variable, and is ignored if there is another column.
+    The column is the finest one: the float column with most distinct values. The size of the
+    differences is no criterion, because a derived column may have small differences, but never
+    more distinct values than its source. A column of equally spaced values, such as a clock or a
+    row number, is not random and is used only if all columns are equally spaced. Without a float
+    column with two values, the result is infinite.
     """
     columns = [np.unique(series.dropna().to_numpy(np.float64)) for series in float_columns]
     columns = [values[np.isfinite(values)] for values in columns]
     columns = [values for values in columns if values.size > 1]
     random_columns = [values for values in columns if not _is_equally_spaced(values)] or columns
-    max_distinct = max((values.size for values in random_columns), default=0)
+    max_num_distinct = max((values.size for values in random_columns), default=0)
     return max(
         (
             _expected_collisions(values, num_rows)
             for values in random_columns
-            if values.size == max_distinct
+            if values.size == max_num_distinct
         ),
         default=np.inf,
     )
@@ -183,10 +184,10 @@ def _is_equally_spaced(sorted_values: NDArray[np.float64]) -> bool:
 
 
 def _expected_collisions(sorted_values: NDArray[np.float64], num_rows: int) -> float:
-    """Return n^2 / (2 k), the expected collisions of n draws from a grid of k equal cells.
+    """Return n^2 / (2 k), the expected number of equal pairs of n draws from k equal cells.
 
-    The grid step is the 0.001 quantile of the differences, so that a few values that differ by
-    rounding do not suggest a fine grid.
+    The width of a cell is the 0.001 quantile of the differences between neighbouring values.
+    The minimum would be too small if a few values differed only by rounding errors.
     """
     step = float(np.quantile(np.diff(sorted_values), 0.001))
     low, high = np.quantile(sorted_values, [0.25, 0.75])
@@ -194,12 +195,14 @@ def _expected_collisions(sorted_values: NDArray[np.float64], num_rows: int) -> f
 
 
 def _halves_distinguish_rows(column_hashes: list[NDArray[np.uint64]]) -> bool:
-    """Return whether each half of a wide table's columns distinguishes 90 % of the distinct rows.
+    """Return whether each half of the columns distinguishes 90 % of the distinct rows.
+
+    With fewer than 8 columns, the result is False.
 
     Args:
         column_hashes: Hashes of the cells of the distinct rows, by column.
     """
-    if len(column_hashes) < _MIN_WIDE_COLUMNS:
+    if len(column_hashes) < _MIN_COLUMNS_TO_HALVE:
         return False
     return all(
         np.unique(_combine_hashes(half)).size >= _MIN_DISTINCT_SHARE * len(column_hashes[0])
@@ -207,7 +210,9 @@ def _halves_distinguish_rows(column_hashes: list[NDArray[np.uint64]]) -> bool:
     )
 
 
-def _emptiest_column(raw: pd.DataFrame, required_columns: list[str], is_complete: _Mask) -> str:
+def _describe_emptiest_column(
+    raw: pd.DataFrame, required_columns: list[str], is_complete: _Mask
+) -> str:
     """Return the end of a message that names the column with most missing values, or ""."""
     if is_complete.all():
         return ""

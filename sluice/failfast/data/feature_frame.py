@@ -47,13 +47,13 @@ def check_features(
 
     The outcome is the first failure of these checks: schema, index labels, number of rows, folds
     (within the table, without leaks), an example of every declared class, and the examples of the
-    first fold. If all pass, it is the worst outcome of five more checks: a constant target, a class
-    without train or test rows, a target among the features, constant features, and independent
-    rows in a systematic order.
+    first fold. If all pass, the outcome is the worst of five more checks: a constant target, a
+    class without train or test rows, a target among the features, constant features, and
+    independent rows in a systematic order.
 
     Args:
         workload: Declares the schema and builds the examples.
-        raw: Raw rows, whose index labels the frame keeps.
+        raw: Raw rows, whose index labels the frame must keep.
         frame: Result of ``compute_features(raw)``.
         folds: Result of ``plan_folds(frame)``.
         settings: ``min_rows``, ``wide_table_columns``, ``target_copy_correlation`` and
@@ -119,7 +119,10 @@ def check_features(
 
 
 def _find_missing_columns(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | None:
-    """Return a finding for missing columns, which only the default ``examples`` requires."""
+    """Return a finding for missing columns, or None.
+
+    A workload with its own ``examples`` is not checked: it may not use these columns.
+    """
     if type(workload).examples is not Workload.examples:
         return None
     required_columns = (*workload.feature_columns, workload.target_column)
@@ -149,7 +152,7 @@ def _find_unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome
         fault="feature schema mismatch",
         cause="compute_features resets or replaces the index, so a feature can no longer be "
         "traced to its row.",
-        fix="Drop rows in compute_features without resetting the index of the others.",
+        fix="Drop rows in compute_features without resetting the index of the remaining rows.",
     )
 
 
@@ -198,16 +201,16 @@ def _example_shape(inputs: ModelInput) -> str:
     """Return the shape of one example; for a dict, the shapes by name."""
     if isinstance(inputs, Tensor):
         return str(tuple(inputs.shape[1:]))
-    return str({name: tuple(part.shape[1:]) for name, part in inputs.items()})
+    return str({name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()})
 
 
 def _read_sample(examples: Examples) -> Examples:
-    """Return the examples, or evenly spaced ones of a source that is not in memory."""
+    """Return all examples, or evenly spaced examples if their source is not in memory."""
     return examples if examples.is_in_memory else sample_evenly(examples, _MAX_READ_ROWS)
 
 
 def _find_unusable_form(fold: Fold, train: Examples, val: Examples) -> CheckOutcome | None:
-    """Return a finding for examples of the wrong type, length or rows, or None."""
+    """Return a finding for examples of a wrong type or length, or outside of their split."""
     for split, examples, rows in (("train", train, fold.train), ("val", val, fold.val)):
         problem = _describe_wrong_form(examples)
         if not problem and (examples.rows.min() < rows.start or examples.rows.max() >= rows.stop):
@@ -229,7 +232,7 @@ def _find_unusable_form(fold: Fold, train: Examples, val: Examples) -> CheckOutc
 def _find_unusable_values(
     workload: Workload, frame: pd.DataFrame, fold: Fold, train: Examples, val: Examples
 ) -> CheckOutcome | None:
-    """Return a finding for non-finite values, or splits of different types or shapes, or None."""
+    """Return a finding for non-finite values or different dtypes or shapes of splits, or None."""
     for split, examples in (("train", train), ("val", val)):
         for name, values, must_be_finite in (
             ("x", examples.inputs, workload.scale_inputs),
@@ -242,8 +245,8 @@ def _find_unusable_values(
                     summary=f"Fold {fold.fold_id}, {split}: {name} must be finite, and is not in "
                     f"the example of row {examples.rows[index]} (label {label}).",
                     fault="feature schema mismatch",
-                    cause="A feature or target has missing values or overflows, and is not "
-                    "declared in feature_schema, which would have reported it.",
+                    cause="A feature or target has missing values or overflows. It is not declared "
+                    "in feature_schema; the check of a declared column reports such values.",
                     fix="Fill or drop these rows in compute_features, and declare every feature "
                     "in feature_schema.",
                 )
@@ -286,17 +289,17 @@ def _first_non_finite(tensor: Tensor) -> int | None:
 
 
 def _find_split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOutcome | None:
-    """Return a finding when the dtype or shape of an example differs between splits, or None.
+    """Return a finding if the dtype or shape of an example differs between splits, or None.
 
-    Token sequences may have another length.
+    The length of sequences may differ.
     """
     pairs = {"x": (train.inputs, val.inputs), "y": (train.targets, val.targets)}
-    for name, (in_train, in_val) in pairs.items():
-        if not _have_same_form(in_train, in_val):
+    for name, (train_values, val_values) in pairs.items():
+        if not _have_same_form(train_values, val_values):
             return CheckOutcome(
                 outcome="fail",
-                summary=f"Fold {fold.fold_id}: {name} is {describe_input(in_train)} in train "
-                f"and {describe_input(in_val)} in val.",
+                summary=f"Fold {fold.fold_id}: {name} is {describe_input(train_values)} in train "
+                f"and {describe_input(val_values)} in val.",
                 fault="shape mismatch",
                 cause="examples() encodes each split separately.",
                 fix="Use the same columns, categories and dtype for every split.",
@@ -305,7 +308,11 @@ def _find_split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOut
 
 
 def _have_same_form(one: ModelInput, two: ModelInput) -> bool:
-    """Return whether names, dtypes and axes are equal; sequences may differ in length."""
+    """Return whether names, dtypes and numbers of axes are equal, and the axes of single tensors.
+
+    The second axis may be the length of a sequence. It may differ in tensors of three or more axes,
+    and in two-dimensional tensors of integers.
+    """
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         has_same_axes = (
             one.shape[2:] == two.shape[2:] if one.ndim > 2 else _have_same_width(one, two)
@@ -314,7 +321,8 @@ def _have_same_form(one: ModelInput, two: ModelInput) -> bool:
     if isinstance(one, Tensor) or isinstance(two, Tensor):
         return False
     return one.keys() == two.keys() and all(
-        part.dtype == two[name].dtype and part.ndim == two[name].ndim for name, part in one.items()
+        tensor.dtype == two[name].dtype and tensor.ndim == two[name].ndim
+        for name, tensor in one.items()
     )
 
 

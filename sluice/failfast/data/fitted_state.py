@@ -1,4 +1,4 @@
-"""Check that the state which a workload fits depends on the train rows alone."""
+"""Check that the fitted state of a workload depends only on the train rows."""
 
 import contextlib
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from sluice.workloads.workload import Workload
 
 _KEPT_SHARE = 0.5
 """Share of the rows after the train rows that the check keeps, in another order. It drops the
-others, so that statistics of the whole table change."""
+remaining rows, so that statistics of the whole table change."""
 
 
 def check_fitted_state(
@@ -33,16 +33,16 @@ def check_fitted_state(
 ) -> CheckOutcome | None:
     """Change all rows after the train rows, call ``fit`` again, and compare the states.
 
-    A new workload object is used whose ``load_rows`` returns the changed rows, and which has
-    computed the features of the changed rows. So a ``fit`` that loads the rows again, or uses a
-    table that another method has stored in the object, returns another state.
+    The second call uses a new workload object. Its ``load_rows`` returns the changed rows, and its
+    ``compute_features`` was called with the changed rows. So ``fit`` returns another state if it
+    loads rows, or if it uses a table that another method stored in the object.
 
     Args:
         workload: The workload.
         raw: Raw rows.
         frame: Result of ``compute_features(raw)``.
         folds: Planned folds; the first one is checked.
-        seed: Seed of the new order of the rows.
+        seed: Seed of the new order of the changed rows.
 
     Returns:
         The outcome; None for a workload without ``fit``, or without a fold.
@@ -51,7 +51,7 @@ def check_fitted_state(
         ContractError: ``fit`` raised, or does not return arrays.
 
     Assumes:
-        ``fit`` does not read the file or the table of the source by other means than ``load_rows``.
+        ``fit`` reads the source of the rows only with ``load_rows``.
 
     Cost:
         Three calls of ``fit``, and one of ``compute_features``.
@@ -72,8 +72,8 @@ def check_fitted_state(
             f"rows: {_differing_names(state, repeated_state)}.",
             numbers=numbers,
             fault="split dependence",
-            cause="It draws random numbers without a seed, or keeps state between calls.",
-            fix="Make it a function of train_frame alone, and seed every generator inside it.",
+            cause="fit() draws random numbers without a seed, or keeps state between calls.",
+            fix="Compute the arrays from train_frame alone, and seed every generator in fit().",
         )
     changed_workload = _workload_of_changed_rows(workload, raw, frame, train.stop, seed=seed)
     with wrap_user_errors("fit of the workload, after rows outside of train_frame were changed"):
@@ -85,8 +85,8 @@ def check_fitted_state(
             f"change: {_differing_names(state, changed_state)}.",
             numbers=numbers,
             fault="split dependence",
-            cause="It reads more rows than its argument, for example with load_rows() or from a "
-            "table that another method has stored in the workload.",
+            cause="fit() reads other rows than its argument, for example with load_rows() or from "
+            "a table that another method stored in the workload.",
             fix="Compute the state from train_frame alone.",
         )
     return CheckOutcome(

@@ -1,4 +1,4 @@
-"""Finds folds whose splits share rows, or that train on rows later than the first test row."""
+"""Finds folds whose splits share rows, or that train on rows later than the earliest test row."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from sluice.base.pluralize import pluralize
 from sluice.data.folds import Fold, RowRange
 from sluice.findings.check_outcome import CheckOutcome
 
-_PAIRS: tuple[tuple[Literal["train", "val"], Literal["val", "test"]], ...] = (
+_SPLIT_PAIRS: tuple[tuple[Literal["train", "val"], Literal["val", "test"]], ...] = (
     ("train", "val"),
     ("train", "test"),
     ("val", "test"),
@@ -21,29 +21,29 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutc
     - The train, validation and test splits of a fold must have no row in common. Different folds
       usually share rows: walk-forward folds grow.
     - If the frame has a sorted datetime index, ascending or descending, no train row may be later
-      than the first test row. Rows with the same time may be in both. An unsorted index, such as
-      that of several concatenated sources, is not checked.
+      than the earliest test row. Train and test rows may have equal times. An unsorted index, such
+      as the index of several concatenated sources, is not checked.
 
     Args:
         frame: The feature frame.
         folds: Folds that do not extend beyond the end of the frame.
     """
     for fold in folds:
-        for first, second in _PAIRS:
+        for first, second in _SPLIT_PAIRS:
             shared_range = _shared_range(getattr(fold, first), getattr(fold, second))
             if shared_range is not None:
                 return _overlap_finding(frame, fold, first, second, shared_range)
     if not _is_in_time_order(frame.index):
         return None
     for fold in folds:
-        latest = _times(frame, fold.train).max()
-        earliest = _times(frame, fold.test).min()
-        if latest > earliest:
+        latest_train_time = _index_labels(frame, fold.train).max()
+        earliest_test_time = _index_labels(frame, fold.test).min()
+        if latest_train_time > earliest_test_time:
             return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}: train rows must not be later than test rows; train "
-                f"{_format_range(fold.train)} ends at {latest}, and test "
-                f"{_format_range(fold.test)} starts at {earliest}.",
+                f"{_format_range(fold.train)} ends at {latest_train_time}, and test "
+                f"{_format_range(fold.test)} starts at {earliest_test_time}.",
                 numbers={"fold": fold.fold_id},
                 fault="folds out of order",
             )
@@ -77,7 +77,7 @@ def _is_in_time_order(index: pd.Index) -> bool:
     return bool(index.is_monotonic_increasing or index.is_monotonic_decreasing)
 
 
-def _times(frame: pd.DataFrame, rows: RowRange) -> pd.Index:
+def _index_labels(frame: pd.DataFrame, rows: RowRange) -> pd.Index:
     return frame.index[rows.start : rows.stop]
 
 

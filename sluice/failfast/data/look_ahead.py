@@ -25,11 +25,11 @@ def check_look_ahead(
 ) -> CheckOutcome:
     """Check whether any feature changes when only later rows change.
 
-    A workload without feature columns, whose inputs are files, passes. If nothing can be compared,
-    the outcome is "insufficient". A leak that affects only few rows may be missed, as
-    ``find_look_ahead`` explains. For rows declared independent (``horizon_rows = 0``) one changed
-    table per block of rows is sufficient: only statistics of the whole table can leak into a row,
-    and these change in every changed table.
+    A workload without feature columns passes: ``examples`` reads its inputs, such as files. If
+    nothing can be compared, the outcome is "insufficient". A leak that affects only few rows may be
+    missed, as ``find_look_ahead`` explains. For rows declared independent (``horizon_rows = 0``),
+    one changed table per block of rows is sufficient: only statistics of the whole table can leak
+    into a row, and every changed table changes these statistics.
 
     Args:
         workload: Computes the features again; its ``feature_columns`` are compared.
@@ -53,7 +53,7 @@ def check_look_ahead(
             outcome="insufficient",
             summary="compute_features() returned none of the declared feature columns.",
             numbers={"features": 0},
-            fix="Return the columns in feature_columns, or declare those that are returned.",
+            fix="Return the columns in feature_columns, or declare the returned columns.",
         )
     has_independent_rows = workload.horizon_rows == 0
     search = _search(
@@ -75,12 +75,16 @@ def check_look_ahead(
     }
     if search.num_comparisons == 0:
         return CheckOutcome(
-            outcome="insufficient", summary=search.not_compared_message, numbers=numbers, fix=_FIX
+            outcome="insufficient",
+            summary=search.not_compared_message,
+            numbers=numbers,
+            fix=_NOT_COMPARED_FIX,
         )
     if not changes:
-        number = "One table" if len(search.sample.blocks) == 1 else "One table per block"
-        note = f" {number} is sufficient for independent rows (horizon_rows = 0)."
-        note = note if has_independent_rows else ""
+        note = ""
+        if has_independent_rows:
+            tables = "One table" if len(search.sample.blocks) == 1 else "One table per block"
+            note = f" {tables} is sufficient for independent rows (horizon_rows = 0)."
         return CheckOutcome(
             outcome="pass",
             summary=f"None of {pluralize(len(search.compared_columns), 'feature')} changed in "
@@ -91,7 +95,7 @@ def check_look_ahead(
     if _is_nondeterministic(
         workload.compute_features,
         search.sample,
-        tuple(f.column for f in changes),
+        tuple(change.column for change in changes),
         settings.look_ahead,
     ):
         return CheckOutcome(
@@ -102,17 +106,18 @@ def check_look_ahead(
             fault="look-ahead",
             cause="compute_features draws random numbers without a seed, or keeps state between "
             "calls.",
-            fix="Make it a function of the raw rows alone, and seed every generator inside it.",
+            fix="Compute the features from the raw rows alone, and seed every generator in "
+            "compute_features.",
         )
     first = changes[0]
-    others = ", ".join(f"'{each.column}'" for each in changes[1:6])
-    more = f" Also {others}{' and more' if len(changes) > 6 else ''}." if others else ""
+    other_names = ", ".join(f"'{change.column}'" for change in changes[1:6])
+    more = f" Also {other_names}{' and more' if len(changes) > 6 else ''}." if other_names else ""
     return CheckOutcome(
         outcome="fail",
         summary=f"{len(changes):,} of {len(search.compared_columns):,} features look ahead: "
         f"'{first.column}' at row {first.row} changed by {first.change:.3g} standard deviations "
         f"when only later rows changed.{more}{search.sample.note}",
-        # A value that became missing has no size of change, and JSON has no infinity.
+        # The change is infinite if a value became missing, and JSON has no infinity.
         numbers={**numbers, "largest_change": first.change if first.change < np.inf else "empty"},
         fault="look-ahead",
         cause=_RENUMBERED_INDEX_CAUSE
@@ -132,20 +137,22 @@ def find_look_ahead(
 ) -> tuple[ColumnChange, ...]:
     """Return the columns that depend on later rows, largest change first.
 
-    The rows after a cut are reordered, and some of them are dropped. Each row is kept whole, so it
-    remains valid. Reordering changes features that use the next rows; dropping rows changes every
-    statistic of the whole table, which reordering does not. The cuts are at the shares of
-    ``settings``, after the first row of the features, before their last row, and after a missing
-    value in each of up to three raw columns, where a backward fill becomes visible.
+    The rows after a cut are reordered, and some of them are dropped. The values within a row do not
+    change, so every row remains valid. Reordering changes features that use the next rows. Dropping
+    rows changes statistics of the whole table, which do not depend on the order of the rows.
+
+    The cuts are at the shares of ``settings``, after the first row of the features, before their
+    last row, and after a missing value in each of up to three raw columns. The last kind of cut
+    detects a backward fill.
 
     Args:
         compute: Function from raw rows to the feature frame, with the same index labels.
         raw: Raw rows in time order, or with a datetime index that defines it. Rows that share a
             label have the same time.
-        columns: Feature columns; targets look ahead by design and are not checked.
+        columns: Feature columns, without targets, which use later rows by design.
         settings: Cuts and tolerance.
         seed: Seed of the new order.
-        features: Result of ``compute(raw)``, if it is already known.
+        features: Result of ``compute(raw)``; if None, it is computed.
 
     Raises:
         ContractError: Nothing could be compared, or the features have index labels that the raw
@@ -159,8 +166,8 @@ def find_look_ahead(
 
     Assumes:
         A leak affects the rows just before a cut: a leak that affects only few rows needs more
-        cuts. A maximum of the whole table is detected with the probability that some cut drops
-        it. If all later rows are equal, no leak is detected.
+        cuts. A feature that uses the maximum of the whole table is detected only if some cut drops
+        the row with the maximum. If all later rows are equal, no leak is detected.
     """
     if features is None:
         features = compute(raw.copy(deep=False))
@@ -170,16 +177,16 @@ def find_look_ahead(
             search.not_compared_message,
             cause="The features start too late in the table, or compute_features rejects changed "
             "tables.",
-            fix=_FIX,
+            fix=_NOT_COMPARED_FIX,
         )
     return search.sorted_changes
 
 
 _RENUMBERED_INDEX_CAUSE = (
-    "A feature uses later rows, or compute_features resets the index of the rows it keeps, so that "
+    "A feature uses later rows, or compute_features drops rows and resets the index, so that "
     "labels refer to other rows."
 )
-_FIX = "Provide more rows, or let compute_features accept fewer and reordered rows."
+_NOT_COMPARED_FIX = "Provide more rows, or let compute_features accept fewer and reordered rows."
 
 
 @dataclass
@@ -204,8 +211,8 @@ class _Search:
         """Message that no table could be compared."""
         error = f" The last table was rejected: {self.last_error}" if self.last_error else ""
         return (
-            "The look-ahead check requires a feature of a row before a cut; 0 tables could be "
-            f"compared.{error}"
+            "The look-ahead check compares the features of rows before a cut, but no row could be "
+            f"compared in any changed table.{error}"
         )
 
 
@@ -245,26 +252,26 @@ def _search_block(
     cuts = cut_positions(raw, features, order, settings.cut_shares)
     kept_shares = settings.kept_shares
     if has_independent_rows:
-        # Few later rows are kept, so that every statistic of the whole table changes.
+        # The smallest share of later rows is kept, so that statistics of the table change most.
         cuts, kept_shares = cuts[:1], (min(kept_shares),)
-    before: FeatureValues | None = None
+    original_values: FeatureValues | None = None
     for table_index, cut in enumerate(cuts):
         columns = search.sample.columns_of(table_index, np.random.default_rng(seed))
-        if before is None or columns is not search.sample.columns:
-            before = FeatureValues(features, columns, settings.tolerance)
+        if original_values is None or columns is not search.sample.columns:
+            original_values = FeatureValues(features, columns, settings.tolerance)
         kept_share = kept_shares[table_index % len(kept_shares)]
-        # If compute_features rejects a table with fewer rows, no row is dropped.
+        # The second share is used only if compute_features rejects a table with fewer rows.
         for share in (kept_share, 1.0):
             changed_rows, unchanged_labels = change_later_rows(
                 raw, features, order, cut=cut, kept_share=share, rng=rng
             )
             try:
                 with wrap_user_errors("compute_features() of the workload"):
-                    after = compute(changed_rows)
-            except ContractError as error:  # it rejects fewer or reordered rows
+                    changed_features = compute(changed_rows)
+            except ContractError as error:  # compute_features rejects fewer or reordered rows
                 search.last_error = error.what
                 continue
-            if before.compare(after, unchanged_labels, search.largest_changes):
+            if original_values.compare(changed_features, unchanged_labels, search.largest_changes):
                 search.num_comparisons += 1
                 search.compared_columns.update(columns)
             break
@@ -292,7 +299,7 @@ def _require_labels(features: pd.DataFrame, raw: pd.DataFrame) -> None:
         raise ContractError(
             f"Features must keep the index labels of the raw rows; {is_unknown.sum():,} are new, "
             f"first {features.index[is_unknown][0]}.",
-            fix="Drop rows in compute_features without resetting the index of the others.",
+            fix="Drop rows in compute_features without resetting the index of the remaining rows.",
         )
 
 

@@ -12,14 +12,15 @@ from sluice.failfast.data.row_order import time_order
 from sluice.findings.user_code import wrap_user_errors
 
 _MIN_ROWS = 1000
-"""Minimum number of rows of a sample, regardless of the table's width."""
+"""Lower bound of the maximum number of rows of a sample, for tables with very many columns."""
 
 _NUM_BLOCKS = 3
-"""Number of blocks of consecutive rows in a sample: oldest, newest, and one in between."""
+"""Number of blocks of consecutive rows in a sample: oldest rows, newest rows, rows in between."""
 
-_MIN_KEPT_SHARE = 0.5
-"""Minimum number of feature rows computed from a block, relative to the number that the whole
-table yields for the rows of the block. If a block yields fewer, all blocks become longer."""
+_MIN_FEATURE_ROW_RATIO = 0.5
+"""Minimum number of feature rows computed from a block alone, relative to the number of feature
+rows that the whole table has for the same raw rows. If a block yields fewer feature rows, all
+blocks become longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,13 +43,13 @@ class LookAheadSample:
     """Description of the omitted rows and columns for a summary; empty for a whole table."""
 
     def columns_of(self, table_index: int, rng: np.random.Generator) -> tuple[str, ...]:
-        """Return the columns to compare in one changed table, rotating between tables.
+        """Return the columns to compare in one changed table; the tables use columns in turn.
 
-        In a changed table, the later rows of the original are reordered, and some are dropped.
+        In a changed table, the later rows of a block are reordered, and some are dropped.
 
         Args:
             table_index: Number of the changed table, from 0.
-            rng: Draws the rotation order; must be in the same state for all tables.
+            rng: Draws the order of the columns; must be in the same state for all tables.
         """
         if len(self.columns) <= self.max_columns:
             return self.columns
@@ -126,14 +127,17 @@ def _compute_blocks(
     middle_start = int(rng.integers(num_rows, last_start - num_rows, endpoint=True))
     blocks = []
     for start in (0, middle_start, last_start):
-        part = raw.iloc[np.sort(order[start : start + num_rows])]
+        block_rows = raw.iloc[np.sort(order[start : start + num_rows])]
         try:
             with wrap_user_errors("compute_features() of the workload"):
-                block_features = compute(part.copy(deep=False))
+                block_features = compute(block_rows.copy(deep=False))
         except ContractError:  # too few rows for compute_features
             return ()
-        num_table_rows = features.index.isin(part.index).sum()
-        if len(block_features) < _MIN_KEPT_SHARE * num_table_rows or len(block_features) == 0:
+        num_rows_from_table = features.index.isin(block_rows.index).sum()
+        if (
+            len(block_features) < _MIN_FEATURE_ROW_RATIO * num_rows_from_table
+            or len(block_features) == 0
+        ):
             return ()
-        blocks.append(RowBlock(raw=part, features=block_features))
+        blocks.append(RowBlock(raw=block_rows, features=block_features))
     return tuple(blocks)

@@ -1,4 +1,4 @@
-"""Finds declared classes that occur in no row, or in no row of a split."""
+"""Finds declared classes that occur in no row, in no train row of a fold, or in no test row."""
 
 import numpy as np
 import pandas as pd
@@ -14,9 +14,9 @@ _MAX_NAMES = 5
 
 
 def find_missing_classes(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | None:
-    """Return a failure for declared classes without any row, or None.
+    """Return a failed outcome if a declared class occurs in no row; None otherwise.
 
-    A target column with other values than positions in ``classes`` is not checked.
+    A target column is checked only if all of its values are positions in ``classes``.
 
     Args:
         workload: Declares the task, ``classes`` and the target column.
@@ -31,8 +31,8 @@ def find_missing_classes(workload: Workload, frame: pd.DataFrame) -> CheckOutcom
     missing_names = [
         name for position, name in enumerate(classes) if position not in present_positions
     ]
-    is_one = len(missing_names) == 1
-    subject, verb = _name_classes(missing_names), "has" if is_one else "have"
+    is_single_class = len(missing_names) == 1
+    subject, verb = _name_classes(missing_names), "has" if is_single_class else "have"
     return CheckOutcome(
         outcome="fail",
         summary=f"Every class in 'classes' must have an example, but {subject} {verb} "
@@ -40,9 +40,9 @@ def find_missing_classes(workload: Workload, frame: pd.DataFrame) -> CheckOutcom
         numbers={"rows": len(frame), "classes": len(classes), "missing": len(missing_names)},
         fault="raw schema mismatch",
         cause="The examples were moved or removed, or the class has another name in the source. "
-        "A network cannot learn a class without examples, and no test row measures it.",
+        "A network cannot learn a class without examples, and no metric includes the class.",
         fix="Provide examples of the class, or remove it from 'classes' of the workload."
-        if is_one
+        if is_single_class
         else "Provide examples of these classes, or remove them from 'classes' of the workload.",
     )
 
@@ -50,11 +50,11 @@ def find_missing_classes(workload: Workload, frame: pd.DataFrame) -> CheckOutcom
 def find_classes_missing_in_splits(
     workload: Workload, frame: pd.DataFrame, folds: tuple[Fold, ...]
 ) -> CheckOutcome | None:
-    """Return a warning for classes without a train row in a fold, or without any test row.
+    """Return a warning for classes without a train row in a fold, or without any test row, or None.
 
     Args:
         workload: Declares the task, ``classes`` and the target column.
-        frame: Feature frame, in which every class occurs.
+        frame: Feature frame with at least one row of every class.
         folds: Folds of the frame.
     """
     classes = tuple(map(str, workload.classes))
@@ -84,8 +84,8 @@ def find_classes_missing_in_splits(
     if not missing_names:
         return None
     return _missing_in_split_finding(
-        f"No test row is of {_name_classes(missing_names)}. The verdict does not measure how well "
-        "a model predicts a class without test rows.",
+        f"No test row belongs to {_name_classes(missing_names)}. The promotion gate cannot measure "
+        "how well a model predicts a class without test rows.",
         numbers={"classes": len(classes), "missing": len(missing_names)},
     )
 
@@ -97,7 +97,7 @@ def _missing_in_split_finding(summary: str, *, numbers: dict[str, int]) -> Check
         numbers=numbers,
         fault="too few rows",
         cause="The class is rare, or the rows are sorted by class.",
-        fix="Provide more examples of the class, plan larger train and test windows, or, if rows "
+        fix="Provide more examples of the class, or plan larger train and test splits. If the rows "
         "are independent, order them with in_hash_order.",
     )
 
@@ -106,9 +106,9 @@ def _name_classes(names: list[str]) -> str:
     """Return "class 'a'" or "the classes 'a', 'b' and 3 more"."""
     if len(names) == 1:
         return f"class {names[0]!r}"
-    named = ", ".join(map(repr, names[:_MAX_NAMES]))
+    names_text = ", ".join(map(repr, names[:_MAX_NAMES]))
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return f"the classes {named}{more}"
+    return f"the classes {names_text}{more}"
 
 
 def _present_positions(frame: pd.DataFrame, column: str, num_classes: int) -> set[int] | None:
@@ -121,7 +121,7 @@ def _present_positions(frame: pd.DataFrame, column: str, num_classes: int) -> se
 
 
 def _describe_folders(workload: Workload, missing_names: list[str]) -> str:
-    """Return sentences about the folders of the classes; "" for other sources than folders."""
+    """Return a sentence about the folder of each class; "" for a workload without image folders."""
     if not isinstance(workload, ImageFolderWorkload):
         return ""
     folders = [workload.folder / name for name in missing_names[:_MAX_NAMES]]

@@ -1,4 +1,4 @@
-"""Check that the features of a partition do not depend on rows outside of its context."""
+"""Check that the features of a partition depend only on the rows of its declared context."""
 
 import pandas as pd
 
@@ -12,7 +12,7 @@ from sluice.workloads.workload import Workload
 def check_partition_context(
     workload: Workload, name: str, features: pd.DataFrame, wide_features: pd.DataFrame
 ) -> None:
-    """Require that the values of a partition stay the same if they are computed from more rows.
+    """Require that the features of a partition are the same if they are computed from more rows.
 
     Args:
         workload: Workload that declares ``feature_partitions``.
@@ -27,10 +27,11 @@ def check_partition_context(
         f"its own rows, {workload.feature_partitions.look_back_rows} earlier and "
         f"{workload.horizon_rows} later rows (look_back_rows, horizon_rows)"
         if isinstance(workload.feature_partitions, PeriodPartitions)
-        else "the rows of its key"
+        else "the rows with its partition key"
     )
     cause = (
-        "A window or an exponential mean reaches further back, or a statistic of all rows is used."
+        "A window or an exponential mean uses earlier rows, or a feature uses a statistic of all "
+        "rows."
     )
     fix = "Declare a larger context, compute the feature from fewer rows, or remove the partitions."
     if not features.index.equals(wide_features.index):
@@ -40,8 +41,8 @@ def check_partition_context(
             else "feature rows with other labels"
         )
         raise ContractError(
-            f"The features of partition '{name}' must depend only on {context}, but with more rows "
-            f"it has {change}.",
+            f"The features of partition '{name}' must depend only on {context}. Computed from more "
+            f"rows, the partition has {change}.",
             cause=cause,
             fix=fix,
         )
@@ -50,11 +51,11 @@ def check_partition_context(
         values = FeatureValues(features, tuple(features.columns), LookAheadSettings().tolerance)
         values.compare(wide_features, features.index, largest_changes)
     if largest_changes:
-        largest_change = max(largest_changes.values(), key=lambda each: each.change)
+        largest_change = max(largest_changes.values(), key=lambda column: column.change)
         raise ContractError(
-            f"The features of partition '{name}' must depend only on {context}, but "
-            f"'{largest_change.column}' at {largest_change.row} changes by "
-            f"{largest_change.change:.3g} standard deviations if more rows are given.",
+            f"The features of partition '{name}' must depend only on {context}. Computed from more "
+            f"rows, '{largest_change.column}' at row {largest_change.row} changes by "
+            f"{largest_change.change:.3g} standard deviations.",
             cause=cause,
             fix=fix,
         )

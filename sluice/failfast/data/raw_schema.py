@@ -26,7 +26,7 @@ def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> CheckOutcome:
         outcome="pass",
         summary=f"All {len(schema.columns):,} declared columns are present: {raw.shape[0]:,} rows "
         f"x {raw.shape[1]:,} columns.",
-        numbers=_shape(raw, schema),
+        numbers=_count_rows_and_columns(raw, schema),
     )
 
 
@@ -36,10 +36,10 @@ def check_table_schema(
     """Return a failed outcome if a table does not match the schema; None otherwise.
 
     Args:
-        table: Any object; fails if it is not a DataFrame.
-        schema: Required schema of the stage.
+        table: Any object. An object that is not a DataFrame fails.
+        schema: Schema that the table must have.
         stage: "raw" or "features", for the message.
-        fault: Fault to report unless a column is missing.
+        fault: Fault of the outcome. If a column is missing, the fault is "missing columns".
     """
     if not isinstance(table, pd.DataFrame):
         method = {"raw": "load_rows()", "features": "compute_features()"}[stage]
@@ -58,13 +58,13 @@ def check_table_schema(
         return CheckOutcome(
             outcome="fail",
             summary=error.what,
-            numbers={**_shape(table, schema), "missing": len(missing_columns)},
+            numbers={**_count_rows_and_columns(table, schema), "missing": len(missing_columns)},
             fault="missing columns" if missing_columns else fault,
         )
     return None
 
 
-def _shape(table: pd.DataFrame, schema: Schema) -> dict[str, int]:
+def _count_rows_and_columns(table: pd.DataFrame, schema: Schema) -> dict[str, int]:
     return {
         "rows": table.shape[0],
         "columns": table.shape[1],

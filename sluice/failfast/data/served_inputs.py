@@ -1,4 +1,4 @@
-"""Check that the network is trained on inputs that a client can send."""
+"""Check that a server can build the inputs of the network from a client's request."""
 
 from collections.abc import Sequence
 
@@ -24,18 +24,19 @@ def check_served_inputs(
     frame: pd.DataFrame | None = None,
     folds: Sequence[Fold] = (),
 ) -> CheckOutcome:
-    """Check before the training that the inputs have the form that serving requires.
+    """Check before the training that decoded requests equal the inputs of the examples.
 
-    Windows are compared on a small table. For every other codec, requests for test rows of the last
-    fold are decoded and compared with the examples of these rows.
+    For the windows codec, the windows of a small table are compared. For every other codec,
+    requests for test rows of the last fold are decoded and compared with the examples of these
+    rows.
 
     Args:
         workload: Builds the examples and the codec.
-        required: Whether the inputs must be servable: true for a pipeline, whose promoted model is
-            served. A standalone training script may use any inputs.
-        raw: Raw rows; required for a codec other than windows.
-        frame: Feature frame; required for a codec other than windows.
-        folds: Folds of the frame; required for a codec other than windows.
+        required: Whether a server must be able to build the inputs: true for a pipeline, whose
+            promoted model is served. A training script may use any inputs.
+        raw: Raw rows; not used for windows.
+        frame: Feature frame; not used for windows.
+        folds: Folds of the frame; not used for windows.
 
     Raises:
         ContractError: ``required`` is true, and inputs are not windows of the feature columns, or
@@ -73,8 +74,8 @@ def _check_codec(
     if raw is None or frame is None or not folds:
         return CheckOutcome(
             outcome="insufficient",
-            summary=f"The codec '{codec.kind}' can only be checked with raw rows and folds.",
-            fix="Run the check on the pipeline.",
+            summary=f"The check of codec '{codec.kind}' requires raw rows, features and a fold.",
+            fix="Run the POC gate of the pipeline.",
         )
     identity = codec.identity()
     round_trip = check_round_trip(workload, codec, raw, frame, folds[-1].test)

@@ -1,7 +1,7 @@
 """Permutation test of whether the targets depend on the features, before any training.
 
-Shape legend: N = examples, P = values of an input, M = columns of a feature map, O = columns of
-the targets, K = the real order, followed by the permutations.
+Suffixes name the axes of an array: N = examples, P = values of an input, M = columns of a feature
+map, O = columns of the targets, K = orders of the targets (the real order, then permutations).
 """
 
 import math
@@ -27,40 +27,41 @@ _MIN_ROWS = 50
 """Minimum number of complete examples for the test; with fewer the outcome is "insufficient"."""
 
 _MIN_CONCLUSIVE_ROWS = 200
-"""Minimum number of examples for a failure. With fewer, a signal of a few per cent is not detected,
-so its absence only warns."""
+"""Minimum number of examples for a failure. With fewer examples, the test may miss a signal that
+explains a few per cent of the variance, so the check only warns."""
 
 _MIN_ROWS_PER_CLASS = 10
-"""Minimum mean number of examples per class for a failure; with fewer the check only warns."""
+"""Minimum mean number of examples per class for a failure. With fewer, the check only warns."""
 
 _MAX_INPUT_VALUES = 1024
-"""Maximum number of values of an input for a failure. In larger inputs, such as large images, the
+"""Maximum number of values of one input for a failure. In larger inputs, such as large images, the
 feature maps of this check may miss a signal, so the check only warns."""
 
 _MAX_TOKEN = 2**31
-"""Bound of the absolute value of floats that count as integers, such as token ids."""
+"""Floats count as integers, such as token ids, only below this absolute value."""
 
 _MAX_VALUES = 100_000_000
-"""Maximum number of input values of all examples in memory. Larger inputs are tested on fewer
-examples, at least ``_MIN_CONCLUSIVE_ROWS``."""
+"""Maximum number of input values of all tested examples together. Larger inputs are tested on fewer
+examples, but on at least ``_MIN_CONCLUSIVE_ROWS``."""
 
 _MAX_COLUMNS = 512
-"""Maximum number of columns of a linear feature map, and number of columns of a token map."""
+"""Maximum number of columns of a linear map, and number of columns of each map of tokens."""
 
 _NUM_RANDOM_COLUMNS = 256
-"""Number of random Fourier features of a map."""
+"""Number of random Fourier features of a feature map."""
 
 _MAX_PRODUCT_INPUTS = 24
-"""Maximum number of values of the last row for its products of two values to be features."""
+"""Maximum number of values of the last row for which products of two values are features."""
 
 _MAX_TARGETS = 4
-"""Maximum number of target columns; more are replaced by this number of random mixtures."""
+"""Maximum number of target columns. More columns are replaced by this number of random linear
+combinations."""
 
 _RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Ridge penalties, relative to the mean eigenvalue of the map's Gram matrix."""
 
 _CLIP_DEVIATIONS = 5.0
-"""Maximum absolute value of a standardised input; larger ones are cut [standard deviations]."""
+"""Absolute value at which standardised inputs are clipped [standard deviations]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,28 +82,32 @@ def check_signal(
 ) -> CheckOutcome:
     """Test whether the targets depend on the features, by a permutation test.
 
-    Generic ridge regressions predict the targets' ranks and the distance of the ranks from the
-    middle. Their inputs are the values and random Fourier features of the window and of its last
-    row, products of values of the last row, and for integers the count and position of each value.
-    The best regression must explain more than after shuffling the targets. The same search runs on
-    every shuffle, so the false positive rate is at most ``signal_alpha``.
+    Generic ridge regressions predict one-hot classes, or the ranks of numeric targets and the
+    distance of the ranks from the middle. The inputs of the regressions are
 
-    If no signal is detected, the check fails only if these regressions would probably have found
-    one: with enough rows, enough rows per class, and inputs that are numbers and not too many.
-    Otherwise, and if no signal is expected, it warns.
+    - the values and random Fourier features of the window and of its last row,
+    - products of two values of the last row,
+    - for integer inputs, the count of each value and the value at each position.
+
+    The best regression must explain more of the targets than of shuffled targets. All regressions
+    are also fitted to every shuffle, so the false positive rate is at most ``signal_alpha``.
+
+    Without a signal, the check fails only if these regressions would probably have detected a real
+    signal: many rows, many rows per class, and inputs that are few and numeric. Otherwise the check
+    warns. It also only warns if no signal is expected.
 
     Args:
         train: Train examples of a fold.
         settings: Number of rows and shuffles, significance level.
-        expects_signal: Whether the workload expects a signal; if not, its absence only warns.
+        expects_signal: Whether the workload expects a signal.
         seed: Seed of random features and shuffles.
 
     Cost:
         About half a second for 2,000 examples of 198 values.
 
     Assumes:
-        Rows are exchangeable. Neighbouring rows of a time series are not, which can cause a false
-        positive, never a false negative.
+        Rows are exchangeable. Neighbouring rows of a time series are not exchangeable. They can
+        cause a false positive, but not a false negative.
 
     Source:
         Phipson and Smyth (2010), "Permutation P-values Should Never Be Zero", on p-values.
@@ -111,13 +116,13 @@ def check_signal(
         settings.signal_rows,
         max(_MIN_CONCLUSIVE_ROWS, _MAX_VALUES // max(1, _num_values(sample_evenly(train, 1)))),
     )
-    sample = _complete(sample_evenly(train, rows))
+    sample = _drop_non_finite(sample_evenly(train, rows))
     if len(sample) < _MIN_ROWS:
         return too_few_examples(len(sample), _MIN_ROWS)
     if bool((sample.targets == sample.targets[:1]).all()):
         return CheckOutcome(
             outcome="insufficient",
-            summary=f"All targets of {len(sample):,} examples are equal.",
+            summary=f"No signal can be tested: all targets of {len(sample):,} examples are equal.",
             cause="The target column has only one value.",
             fix="Check how targets are computed and joined to rows.",
         )
@@ -127,18 +132,18 @@ def check_signal(
         alpha=settings.signal_alpha,
         seed=derive_seed(seed, "poc_signal"),
     )
-    return _judge_signal(signal, sample, settings, expects_signal=expects_signal)
+    return _signal_outcome(signal, sample, settings, expects_signal=expects_signal)
 
 
 def find_signal(
     examples: Examples, *, num_permutations: int, alpha: float, seed: int
 ) -> SignalTest:
-    """Return the share that generic regressions explain, and its permutation p-value.
+    """Return the share of the targets' variance that generic regressions explain, and its p-value.
 
     Args:
         examples: Complete examples, with inputs and targets of any shape.
         num_permutations: Number of shuffles of the targets.
-        alpha: Rate at which shuffled targets exceed ``critical_r2``.
+        alpha: Share of the shuffles whose explained variance exceeds ``critical_r2``.
         seed: Seed of random features and shuffles.
     """
     rng = np.random.default_rng(seed)
@@ -154,11 +159,11 @@ def find_signal(
         value_M, basis_NM = _eigenbasis(map_NM)
         for target_NO in targets:
             best_K = np.maximum(best_K, _explained_variance(value_M, basis_NM, target_NO, order_KN))
-    real, shuffled_K = float(best_K[0]), best_K[1:]
+    real_r2, shuffled_K = float(best_K[0]), best_K[1:]
     return SignalTest(
-        r2=real,
+        r2=real_r2,
         critical_r2=float(np.quantile(shuffled_K, 1 - alpha)),
-        p_value=float((1 + (shuffled_K >= real).sum()) / (1 + len(shuffled_K))),
+        p_value=float((1 + (shuffled_K >= real_r2).sum()) / (1 + len(shuffled_K))),
     )
 
 
@@ -176,7 +181,8 @@ def _num_values(examples: Examples) -> int:
 def _eigenbasis(map_NM: Floats) -> tuple[Floats, Floats]:
     """Return the nonzero eigenvalues (M,) of a map's Gram matrix, and its left singular vectors."""
     num_rows, num_columns = map_NM.shape
-    # Both products have the same eigenvalues; the smaller one is decomposed, in cubic time.
+    # The Gram matrices of rows and of columns have equal nonzero eigenvalues. The smaller matrix is
+    # decomposed, because the time is cubic in its size.
     has_few_rows = num_rows < num_columns
     value_M, vector_MM = np.linalg.eigh(map_NM @ map_NM.T if has_few_rows else map_NM.T @ map_NM)
     is_kept = value_M > 1e-9 * value_M[-1]
@@ -187,9 +193,9 @@ def _eigenbasis(map_NM: Floats) -> tuple[Floats, Floats]:
 def _explained_variance(
     value_M: Floats, basis_NM: Floats, target_NO: Floats, order_KN: NDArray[np.int64]
 ) -> Floats:
-    """Return the generalised cross-validated R2 of the best ridge penalty, for every order (K,)."""
+    """Return R2 (K,) by generalised cross-validation, with the best ridge penalty of each order."""
     num_rows, num_targets = target_NO.shape
-    # Permuted targets side by side, so that all shuffles are one matrix product.
+    # Concatenate the permuted targets, so that one matrix product computes all orders.
     permuted_targets = target_NO[order_KN].transpose(1, 0, 2).reshape(num_rows, -1)
     energy_MK = (basis_NM.T @ permuted_targets) ** 2
     energy_MK = energy_MK.reshape(len(value_M), -1, num_targets).sum(axis=2)
@@ -198,7 +204,7 @@ def _explained_variance(
     for ridge in _RIDGES:
         shrinkage_M = value_M / (value_M + ridge * value_M.mean())
         residual_K = total - (2 * shrinkage_M - shrinkage_M**2) @ energy_MK
-        # Share of the residual degrees of freedom; the mean uses one of them.
+        # Residual degrees of freedom, as a share of the rows; the mean uses one degree of freedom.
         dof_share = 1 - (1 + shrinkage_M.sum()) / num_rows
         if dof_share > 0.05:
             best_K = np.maximum(best_K, 1 - residual_K / (total * dof_share**2))
@@ -228,10 +234,13 @@ def _is_integer_valued(x: Tensor) -> bool:
 
 
 def _token_maps(token_NP: NDArray[np.int64]) -> Iterator[Floats]:
-    """Yield the count of each token, and the token at each position, both hashed."""
+    """Yield a feature map of the count of each token, and a map of the token at each position.
+
+    Both maps are hashed to a fixed number of columns.
+    """
     row_N = np.arange(len(token_NP))[:, None]
     position_P = np.arange(token_NP.shape[1])
-    # Multiplying by a large odd number spreads neighbours over the columns.
+    # The products with large odd numbers distribute similar tokens and positions over the columns.
     for code_NP in (token_NP, token_NP * 1_000_003 + position_P * 7_919):
         cell_NP = row_N * _MAX_COLUMNS + code_NP % (_MAX_COLUMNS - 1)
         count = np.bincount(cell_NP.ravel(), minlength=len(token_NP) * _MAX_COLUMNS)
@@ -250,7 +259,7 @@ def _fourier(input_NP: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _reduce_inputs(input_NP: Floats, rng: np.random.Generator) -> Floats:
-    """Return the inputs, or random signed sums of them when there are many."""
+    """Return the centred inputs; if there are many, sums of groups of inputs with random signs."""
     num_inputs = input_NP.shape[1]
     if num_inputs <= _MAX_COLUMNS:
         return _centred(input_NP)
@@ -265,7 +274,7 @@ def _standardised(x: Tensor) -> Floats:
     value_NP = x.detach().cpu().double().numpy().reshape(len(x), -1)
     deviation_P = value_NP.std(axis=0)
     value_NP = _centred(value_NP) / np.where(deviation_P > 0, deviation_P, 1.0)
-    # Clipped, so that a few outliers do not dominate.
+    # Clip the values, so that a few outliers do not dominate.
     return np.asarray(value_NP.clip(-_CLIP_DEVIATIONS, _CLIP_DEVIATIONS))
 
 
@@ -274,7 +283,7 @@ def _centred(value_NP: Floats) -> Floats:
 
 
 def _regression_targets(y: Tensor, rng: np.random.Generator) -> list[Floats]:
-    """Return the regression targets: one-hot classes, or ranks and their distance to the middle."""
+    """Return one-hot classes, or the ranks of the targets and the distance from the middle rank."""
     if not y.is_floating_point():
         flat_NP = y.cpu().numpy().reshape(len(y), -1)
         classes, code_N = np.unique(flat_NP[:, 0], return_inverse=True)
@@ -287,7 +296,7 @@ def _regression_targets(y: Tensor, rng: np.random.Generator) -> list[Floats]:
 
 
 def _reduce_targets(target_NO: Floats, rng: np.random.Generator) -> Floats:
-    """Return standardised targets, or a few random mixtures of them when there are many."""
+    """Return standardised targets; if there are many, a few random linear combinations of them."""
     target_NO = _centred(target_NO)
     deviation_O = target_NO.std(axis=0)
     target_NO = target_NO[:, deviation_O > 0] / deviation_O[deviation_O > 0]
@@ -297,7 +306,7 @@ def _reduce_targets(target_NO: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _ranks(value_NO: Floats) -> Floats:
-    """Return centred mid-ranks by column; equal values share a rank."""
+    """Return the centred ranks of each column; equal values have their mean rank."""
     rank_NO = np.empty_like(value_NO)
     for column, value_N in enumerate(value_NO.T):
         _, code_N, count = np.unique(value_N, return_inverse=True, return_counts=True)
@@ -305,7 +314,7 @@ def _ranks(value_NO: Floats) -> Floats:
     return _centred(rank_NO)
 
 
-def _complete(examples: Examples) -> Examples:
+def _drop_non_finite(examples: Examples) -> Examples:
     """Drop examples with a non-finite value, which other checks report."""
     is_finite_N = torch.ones(len(examples), dtype=torch.bool)
     for values in (*input_parts(examples.inputs), examples.targets):
@@ -316,7 +325,7 @@ def _complete(examples: Examples) -> Examples:
     return examples.take(is_finite_N.nonzero().flatten())
 
 
-def _judge_signal(
+def _signal_outcome(
     signal: SignalTest, examples: Examples, settings: PocSettings, *, expects_signal: bool
 ) -> CheckOutcome:
     numbers: dict[str, float | int | str] = {
@@ -327,7 +336,7 @@ def _judge_signal(
     }
     observation = (
         f"Generic regressions on {len(examples):,} examples explain {signal.r2:.2%} of the target "
-        f"(cross-validated); shuffled targets reach {signal.critical_r2:.2%} "
+        f"(cross-validated); for shuffled targets, the critical value is {signal.critical_r2:.2%} "
         f"(p = {signal.p_value:.3g}, at most {settings.signal_alpha:g} is required)."
     )
     if signal.p_value <= settings.signal_alpha:
@@ -337,7 +346,7 @@ def _judge_signal(
         return CheckOutcome(
             outcome="fail", summary=observation, numbers=numbers, fault="shuffled labels"
         )
-    why = f" This proves little: {limitation}." if limitation else ""
+    why = f" The test may have missed a signal: {limitation}." if limitation else ""
     why = why or " The workload expects no signal."
     return CheckOutcome(
         outcome="warn", summary=observation + why, numbers=numbers, fault="shuffled labels"
@@ -345,17 +354,17 @@ def _judge_signal(
 
 
 def _why_inconclusive(examples: Examples) -> str:
-    """Return why the test may have missed a real signal; "" when that is unlikely."""
+    """Return why the test may have missed a real signal; "" if it probably has not missed one."""
     x, num_rows, num_values = _input_tensor(examples), len(examples), _num_values(examples)
     if num_rows < _MIN_CONCLUSIVE_ROWS:
-        return f"{num_rows:,} examples are few"
+        return f"there are only {num_rows:,} examples"
     # Bytes are pixels, which are numbers; wider integers may be tokens.
     if not x.is_floating_point() and x.dtype is not torch.uint8:
-        return "inputs are integers, and the order of tokens may be decisive"
+        return "inputs are integers, and the targets may depend on the order of tokens"
     if num_values > _MAX_INPUT_VALUES:
         return f"inputs have {num_values:,} values"
     if not examples.targets.is_floating_point() and examples.targets.ndim == 1:
         num_classes = len(torch.unique(examples.targets))
         if num_rows < _MIN_ROWS_PER_CLASS * num_classes:
-            return f"{num_classes:,} classes share {num_rows:,} examples"
+            return f"there are only {num_rows:,} examples of {num_classes:,} classes"
     return ""

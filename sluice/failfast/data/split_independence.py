@@ -17,39 +17,40 @@ from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.examples import Examples
 from sluice.workloads.workload import Workload
 
-_ROUNDING = 1e-5
-"""Maximum difference by rounding of an example that is computed in blocks of another size [standard
+_MAX_ROUNDING_ERROR = 1e-5
+"""Maximum difference by rounding if an example is computed in blocks of another size [standard
 deviations of the split's values]."""
 
 _MAX_READ_ROWS = 64
 """Maximum number of examples that are compared if their source is not in memory."""
 
 _ReducedSplit = tuple[str, pd.DataFrame, RowRange]
-"""Description of the removed rows, the table, and the rows of the split that remain."""
+"""Description of the removed rows, the table, and the remaining rows of the split."""
 
 
 def check_split_independence(
     workload: Workload, frame: pd.DataFrame, folds: tuple[Fold, ...], settings: PocSettings
 ) -> CheckOutcome:
-    """Compute the same examples from fewer rows and compare them with the original examples.
+    """Compute examples again from fewer rows and compare them with the original examples.
 
-    The examples of the train and validation rows of the first fold are computed from all rows of
-    the split, and again in three ways: without its last quarter, without its first quarter, and
-    without all later rows of the table. Common examples must have equal x and y. Inputs that are
-    scaled, filled or encoded with statistics of their split, or of the whole table, differ.
+    This is done for the train and the validation split of the first fold. The examples are computed
+    from all rows of the split, and again in three ways: without the last quarter of the split,
+    without the first quarter, and without the rows of the table after the split. Common examples
+    must have equal x and y. They differ if values are scaled, filled or encoded with statistics of
+    the split or of the whole table.
 
     Args:
         workload: Builds the examples.
         frame: The feature frame.
         folds: Planned folds; without a fold the outcome is "insufficient".
-        settings: ``split_rows``, the maximum number of rows of a split that are used.
+        settings: ``split_rows``. Of a longer split, only this number of last rows is used.
 
     Raises:
         ContractError: ``examples()`` raised on an unchanged split.
 
     Assumes:
-        The removed rows affect the statistic: a forward fill, for example, is detected only if a
-        gap directly follows the cut.
+        The removed rows affect the examples. For example, a forward fill is detected only if a gap
+        directly follows the removed first quarter.
 
     Cost:
         Eight calls of ``examples()`` on at most ``split_rows`` rows.
@@ -58,40 +59,38 @@ def check_split_independence(
     for split in ("val", "train") if folds else ():
         rows = _last_rows(folds[0].train if split == "train" else folds[0].val, settings.split_rows)
         with wrap_user_errors("examples() of the workload"):
-            original = workload.examples(frame, rows)
+            original_examples = workload.examples(frame, rows)
         for change, table, remaining_rows in _reduce_split(frame, rows, workload.horizon_rows):
             try:
                 with wrap_user_errors("examples() of the workload"):
-                    partial = workload.examples(table, remaining_rows)
+                    partial_examples = workload.examples(table, remaining_rows)
             except ContractError:  # too few rows for a window
                 continue
-            num_common, difference = _compare_examples(original, partial)
+            num_common, difference = _compare_examples(original_examples, partial_examples)
             num_compared += num_common
             if difference:
-                repeat_difference = _compare_examples(original, workload.examples(frame, rows))[1]
+                repeated_examples = workload.examples(frame, rows)
+                _, repeat_difference = _compare_examples(original_examples, repeated_examples)
                 return _dependence_finding(workload, split, change, difference, repeat_difference)
     numbers = {"examples_compared": num_compared}
     if num_compared == 0:
         return CheckOutcome(
             outcome="insufficient",
-            summary="No example could be computed both from a whole split and from a part of it.",
+            summary="No example could be computed from all rows of a split and from fewer rows.",
             numbers=numbers,
-            cause="There is no fold, or its splits are not much longer than one window.",
+            cause="The workload has no fold, or the splits are hardly longer than one window.",
             fix="Provide more rows, or shorten seq_len.",
         )
     return CheckOutcome(
         outcome="pass",
-        summary=f"{pluralize(num_compared, 'comparison')} of examples with the same examples "
-        "computed from fewer rows found no difference.",
+        summary=f"{pluralize(num_compared, 'comparison')} of examples from all rows of a split "
+        "with the same examples from fewer rows found no difference.",
         numbers=numbers,
     )
 
 
 def _last_rows(rows: RowRange, max_rows: int) -> RowRange:
-    """Return the last rows of a split.
-
-    The first rows of a table may have no examples, because they have no earlier rows.
-    """
+    """Return the last rows of a split; the first rows may lack the history for an example."""
     return RowRange(start=max(rows.start, rows.stop - max_rows), stop=rows.stop)
 
 
@@ -110,26 +109,26 @@ def _reduce_split(
             frame,
             RowRange(start=rows.start + quarter, stop=rows.stop),
         )
-    later = rows.stop + horizon_rows
-    if later < len(frame):
-        yield "the rows after the split are removed", frame.iloc[:later], rows
+    stop = rows.stop + horizon_rows
+    if stop < len(frame):
+        yield "the rows after the split are removed", frame.iloc[:stop], rows
 
 
 def _compare_examples(original: Examples, partial: Examples) -> tuple[int, str]:
-    """Return the number of common examples, and a description of the first difference or ""."""
-    common_rows, in_original, in_partial = np.intersect1d(
+    """Return the number of compared examples, and a description of the first difference or ""."""
+    common_rows, original_indices, partial_indices = np.intersect1d(
         original.rows, partial.rows, return_indices=True
     )
     if common_rows.size == 0:
         return 0, ""
     if not (original.is_in_memory and partial.is_in_memory):
         positions = spread_rows(common_rows.size, _MAX_READ_ROWS).numpy()
-        common_rows, in_original, in_partial = (
+        common_rows, original_indices, partial_indices = (
             common_rows[positions],
-            in_original[positions],
-            in_partial[positions],
+            original_indices[positions],
+            partial_indices[positions],
         )
-    one, two = original.take(in_original), partial.take(in_partial)
+    one, two = original.take(original_indices), partial.take(partial_indices)
     pairs = {"x": (one.inputs, two.inputs), "y": (one.targets, two.targets)}
     for name, (value, other_value) in pairs.items():
         is_different = _is_input_different(value, other_value)
@@ -144,41 +143,41 @@ def _compare_examples(original: Examples, partial: Examples) -> tuple[int, str]:
 
 def _is_input_different(one: ModelInput, two: ModelInput) -> NDArray[np.bool_]:
     """Return a mask (N,) of the examples that differ in any of their tensors."""
-    parts = tuple(zip(input_parts(one), input_parts(two), strict=False))
+    tensor_pairs = tuple(zip(input_parts(one), input_parts(two), strict=False))
     same_names = isinstance(one, Tensor) == isinstance(two, Tensor) and (
         isinstance(one, Tensor) or isinstance(two, Tensor) or one.keys() == two.keys()
     )
     if not same_names:
         return np.ones(input_length(one), bool)
-    return np.asarray(np.logical_or.reduce([_is_different(*pair) for pair in parts]))
+    return np.asarray(np.logical_or.reduce([_is_different(*pair) for pair in tensor_pairs]))
 
 
 def _is_different(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
-    """Return a mask (N,) of the examples that differ by more than rounding."""
+    """Return a mask (N,) of the examples that differ by more than rounding errors."""
     if one.dtype != two.dtype or one.ndim != two.ndim:
         return np.ones(len(one), bool)
     if one.shape != two.shape:
-        # Sequences are padded to the longest of the split: the shorter tensor must be the start or
-        # the end of the longer one.
+        # examples() may pad sequences to the longest sequence of the split, at the end or at the
+        # start. So the shorter tensor may equal the start or the end of the longer tensor.
         width = min(one.shape[1], two.shape[1])
-        front = _is_different_same_shape(one[:, :width], two[:, :width])
-        back = _is_different_same_shape(one[:, -width:], two[:, -width:])
+        front = _is_different_equal_shape(one[:, :width], two[:, :width])
+        back = _is_different_equal_shape(one[:, -width:], two[:, -width:])
         return front if front.sum() <= back.sum() else back
-    return _is_different_same_shape(one, two)
+    return _is_different_equal_shape(one, two)
 
 
-def _is_different_same_shape(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
+def _is_different_equal_shape(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
     if one.shape != two.shape:
         return np.ones(len(one), bool)
     if not one.is_floating_point():
         return np.asarray((one != two).reshape(len(one), -1).any(dim=1))
     flat_one, flat_two = (t.reshape(len(t), -1).double() for t in (one, two))
     scale = flat_one.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).std(dim=0, correction=0)
-    slack = _ROUNDING * scale + 1e-6 * flat_one.abs()
+    max_difference = _MAX_ROUNDING_ERROR * scale + 1e-6 * flat_one.abs()
     is_same = (
         (flat_one == flat_two)
         | (flat_one.isnan() & flat_two.isnan())
-        | ((flat_one - flat_two).abs() <= slack)
+        | ((flat_one - flat_two).abs() <= max_difference)
     )
     return np.asarray((~is_same).any(dim=1))
 
@@ -195,8 +194,8 @@ def _dependence_finding(
             numbers=numbers,
             fault="split dependence",
             cause="examples() draws random numbers or keeps state, so no run is reproducible.",
-            fix="Make examples() a function of frame and rows only; apply augmentation in the "
-            "model, in training mode.",
+            fix="Compute the examples only from frame and rows; apply augmentation in the model, "
+            "in training mode.",
         )
     uses_later_rows = "after the split" in change
     return CheckOutcome(

@@ -1,4 +1,4 @@
-"""Finds copies of the target among the features, under its own name or another one."""
+"""Finds copies of the target among the features, under the target's name or another name."""
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,8 @@ _MAX_READ_ROWS = 4096
 """Maximum number of targets that are read from a source that is not in memory."""
 
 _MIN_ROWS = 10
-"""Minimum number of rows with a finite feature and target to compare them."""
+"""Minimum number of rows with a finite feature and a finite target; with fewer rows, the feature is
+not compared."""
 
 
 def find_target_copies(
@@ -29,15 +30,16 @@ def find_target_copies(
 ) -> CheckOutcome | None:
     """Return a finding for features that copy the target, or None.
 
-    A copy has the target's name, its values in every row, or an absolute correlation with it of at
-    least ``target_copy_correlation``. Slowly changing series resemble their own past without being
-    copies: a price and the next one correlate above 0.9999 over a long history. Therefore the
-    correlation must also be ten times closer to 1 than that of the target with its previous row.
+    A feature is a copy if it has the target's name, equals the target in every row, or has an
+    absolute correlation of at least ``target_copy_correlation`` with the target. If the absolute
+    correlation is lower, but at least ``near_target_copy_correlation``, the outcome is a warning.
 
-    A correlation of at least ``near_target_copy_correlation`` warns under the same condition.
+    A high correlation counts only if it is ten times closer to 1 than the correlation of the target
+    with its own value in the previous row. The reason is that a feature of the past may resemble a
+    slowly changing target: consecutive prices correlate above 0.9999 over a long history.
 
-    Nothing is reported if the examples' y is not the target column of the same row, for example
-    when ``examples`` takes the target from a later row.
+    The result is None if y is not the target column of the same row, for example if ``examples``
+    takes the target from a later row.
 
     Args:
         workload: Declares features and target.
@@ -48,7 +50,7 @@ def find_target_copies(
     target = workload.target_column
     if target not in frame.columns or not _is_numeric(frame[target]):
         return None
-    values = _numbers(frame[target])
+    values = _to_floats(frame[target])
     if not _is_target_of_own_row(values, train, settings.target_copy_correlation):
         return None
     features = [name for name in workload.feature_columns if name in frame.columns]
@@ -57,7 +59,7 @@ def find_target_copies(
             [target], f"feature_columns contains the target '{target}' itself", frame
         )
     numeric_features = [name for name in features if _is_numeric(frame[name])]
-    similarity = {name: _similarity(_numbers(frame[name]), values) for name in numeric_features}
+    similarity = {name: _similarity(_to_floats(frame[name]), values) for name in numeric_features}
     copies = [
         name
         for name, correlation in similarity.items()
@@ -83,10 +85,10 @@ def find_target_copies(
     )
 
 
-def _copy_finding(copies: list[str], what: str, frame: pd.DataFrame) -> CheckOutcome:
+def _copy_finding(copies: list[str], observation: str, frame: pd.DataFrame) -> CheckOutcome:
     return CheckOutcome(
         outcome="fail",
-        summary=f"No feature may be a copy of the target: {what}.",
+        summary=f"No feature may be a copy of the target, but {observation}.",
         numbers={"rows": len(frame), "copies": len(copies), "first_copy": copies[0]},
         fault="target leakage",
     )
@@ -111,13 +113,13 @@ def _near_copy_finding(
         fault="target leakage",
         cause="The feature is computed from the target, is measured at the same time or later, or "
         "explains nearly all of the target for a good reason.",
-        fix=f"Make sure that '{first}' is known before '{target}'; otherwise remove it from "
-        "feature_columns.",
+        fix=f"Check that '{first}' is known before '{target}' is. If it is not, remove '{first}' "
+        "from feature_columns.",
     )
 
 
 def _is_target_of_own_row(values: _Values, train: Examples, min_correlation: float) -> bool:
-    """Return whether each example's y is the target column of its own row, scaled or not."""
+    """Return whether y of each example is the target column of the same row, possibly scaled."""
     train = sample_evenly(train, _MAX_READ_ROWS) if not train.is_in_memory else train
     y = train.targets.detach().double().reshape(len(train), -1).numpy()
     if y.shape[1] != 1:
@@ -132,7 +134,8 @@ def _is_target_of_own_row(values: _Values, train: Examples, min_correlation: flo
 def _similarity(feature: _Values, target: _Values) -> float:
     """Return the absolute correlation of a feature and the target.
 
-    Returns 0 if the target's own previous row correlates similarly well with the target.
+    The result is 0 if the target correlates similarly well with its own value in the previous row,
+    and if too few rows can be compared.
     """
     is_finite = np.isfinite(feature) & np.isfinite(target)
     one, two = feature[is_finite], target[is_finite]
@@ -148,7 +151,7 @@ def _similarity(feature: _Values, target: _Values) -> float:
 
 
 def _correlation(one: _Values, two: _Values) -> float:
-    """Return Pearson's correlation; 0 when either is constant."""
+    """Return Pearson's correlation; 0 for fewer than two values, or if one series is constant."""
     if len(one) < 2:
         return 0.0
     a, b = one - one.mean(), two - two.mean()
@@ -160,5 +163,5 @@ def _is_numeric(series: "pd.Series[float]") -> bool:
     return series.dtype.kind in "fiub"
 
 
-def _numbers(series: "pd.Series[float]") -> _Values:
+def _to_floats(series: "pd.Series[float]") -> _Values:
     return np.asarray(series.to_numpy(np.float64, na_value=np.nan))

@@ -34,7 +34,7 @@ _FULL_LEVEL: frozenset[Level] = frozenset({"full"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCheck:
-    """Definition of one check."""
+    """Definition of one check of the POC gate."""
 
     check_id: str
     """Stable identifier of the check in logs, receipts and JSON, such as ``gradient_flow``."""
@@ -47,7 +47,7 @@ class GateCheck:
     """Names of the prerequisite checks; this check is skipped unless they passed."""
     levels: frozenset[Level] = _BOTH_LEVELS
 
-    def planned(self, times: TimeLimits) -> PlannedCheck:
+    def to_planned_check(self, times: TimeLimits) -> PlannedCheck:
         """Return the check as plain data, without its function."""
         return PlannedCheck(
             name=self.name,
@@ -57,7 +57,7 @@ class GateCheck:
         )
 
 
-def _split_independence(inputs: GateInputs) -> CheckOutcome:
+def _check_fit_and_examples(inputs: GateInputs) -> CheckOutcome:
     state_outcome = check_fitted_state(
         inputs.workload, inputs.raw, inputs.frame, inputs.folds, seed=inputs.seed
     )
@@ -75,15 +75,15 @@ def _split_independence(inputs: GateInputs) -> CheckOutcome:
     )
 
 
-def _mini_training(inputs: GateInputs) -> CheckOutcome:
-    mini = inputs.mini
+def _check_mini_training(inputs: GateInputs) -> CheckOutcome:
+    mini = inputs.mini_training
     outcome = judge_mini_training(
         mini, inputs.settings, learning_rate=inputs.train_settings.learning_rate
     )
     if mini.failure is not None:
         return outcome
     losses = inputs.workload.losses(predict(mini.model, mini.examples.x), mini.examples.targets)
-    hardest = find_hard_examples(
+    hardest_examples = find_hard_examples(
         losses.double().numpy(),
         mini.examples.rows,
         inputs.frame,
@@ -91,23 +91,23 @@ def _mini_training(inputs: GateInputs) -> CheckOutcome:
         count=inputs.settings.hard_examples,
         display_column=inputs.workload.display_column,
     )
-    return replace(outcome, examples=hardest)
+    return replace(outcome, examples=hardest_examples)
 
 
-def _predictions(inputs: GateInputs) -> CheckOutcome:
-    if inputs.mini.failure is not None:
+def _check_predictions(inputs: GateInputs) -> CheckOutcome:
+    if inputs.mini_training.failure is not None:
         return _no_predictions_outcome()
     held_out = inputs.held_out
     return check_predictions(
-        predict(inputs.mini.model, held_out.x), held_out.targets, inputs.settings
+        predict(inputs.mini_training.model, held_out.x), held_out.targets, inputs.settings
     )
 
 
-def _scoring(inputs: GateInputs) -> CheckOutcome:
-    if inputs.mini.failure is not None:
+def _check_scoring(inputs: GateInputs) -> CheckOutcome:
+    if inputs.mini_training.failure is not None:
         return _no_predictions_outcome()
     held_out = inputs.held_out
-    output = predict(inputs.mini.model, held_out.x)
+    output = predict(inputs.mini_training.model, held_out.x)
     return check_scoring(
         inputs.workload,
         output,
@@ -168,7 +168,7 @@ CHECKS: tuple[GateCheck, ...] = (
         check_id="split_independence",
         name="examples_do_not_depend_on_split",
         description="An example does not depend on the other rows of its split.",
-        function=_split_independence,
+        function=_check_fit_and_examples,
         select_limit=lambda times: times.features,
         needs=("features_are_valid",),
         levels=_FULL_LEVEL,
@@ -176,13 +176,13 @@ CHECKS: tuple[GateCheck, ...] = (
     GateCheck(
         check_id="served_inputs",
         name="inputs_can_be_served",
-        description="A client can send the inputs: they are windows of feature rows, or what the "
-        "workload's codec decodes.",
+        description="A server can build the inputs from requests: as windows of feature rows, or "
+        "with the workload's codec.",
         function=lambda i: check_served_inputs(
             i.workload, required=i.is_served, raw=i.raw, frame=i.frame, folds=i.folds
         ),
         select_limit=lambda times: times.features,
-        # A feature that looks ahead differs when it is computed for a request, without later rows.
+        # A feature that looks ahead would fail here, too, because a request has no later rows.
         needs=("features_are_valid", "features_do_not_look_ahead"),
         levels=_FULL_LEVEL,
     ),
@@ -256,15 +256,15 @@ CHECKS: tuple[GateCheck, ...] = (
         check_id="mini_training",
         name="mini_training_lowers_loss",
         description="A short training lowers the loss by more than the variation between seeds.",
-        function=_mini_training,
+        function=_check_mini_training,
         select_limit=lambda times: times.mini_training,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
     ),
     GateCheck(
         check_id="predictions",
         name="predictions_have_plausible_spread",
-        description="The spread of predictions on held-out rows is in proportion to the targets'.",
-        function=_predictions,
+        description="The spread of predictions on held-out rows is similar to that of the targets.",
+        function=_check_predictions,
         select_limit=lambda times: times.predictions,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL_LEVEL,
@@ -273,7 +273,7 @@ CHECKS: tuple[GateCheck, ...] = (
         check_id="scoring",
         name="predictions_can_be_scored",
         description="The workload's metrics and baseline can be computed as in the evaluation.",
-        function=_scoring,
+        function=_check_scoring,
         select_limit=lambda times: times.predictions,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
         levels=_FULL_LEVEL,
@@ -281,8 +281,7 @@ CHECKS: tuple[GateCheck, ...] = (
     GateCheck(
         check_id="checkpoint",
         name="training_resumes_from_checkpoint",
-        description="A training that is stopped and resumed is bit-identical to an uninterrupted "
-        "one.",
+        description="A stopped and resumed training is bit-identical to an uninterrupted training.",
         function=lambda i: check_checkpoint(
             i.fitted,
             i.model_settings,

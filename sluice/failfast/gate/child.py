@@ -53,7 +53,7 @@ from sluice.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GateTarget:
-    """Import path of the workload, how to build it, and its settings."""
+    """A workload's import path, the function that builds it, and the settings of the gate run."""
 
     path: str
     build: Callable[[type[Workload]], Workload]
@@ -86,7 +86,7 @@ def serve(pipe_fd: int) -> None:
         target=_listen, args=(pipe, send, main_thread_id, task.scratch), daemon=True
     ).start()
     with _crash_report(task.scratch):
-        _send_errors(send, lambda: _find_and_run(task, send))
+        _send_errors(send, lambda: _resolve_and_run(task, send))
 
 
 def _send_errors(send: Callable[[WorkerMessage], None], work: Callable[[], None]) -> None:
@@ -113,18 +113,19 @@ def _send_errors(send: Callable[[WorkerMessage], None], work: Callable[[], None]
         )
 
 
-def _find_and_run(task: GateTask, send: Callable[[WorkerMessage], None]) -> None:
+def _resolve_and_run(task: GateTask, send: Callable[[WorkerMessage], None]) -> None:
     target = _resolve(task.request.target)
 
     def run_and_exit(cls: type) -> NoReturn:
-        # Called in the middle of the user's file: neither the rest of it nor its cleanup may run.
+        # check() in the user's file calls this function. Neither the rest of the file nor its
+        # cleanup may run afterwards.
         _send_errors(send, lambda: _run(task, target, cls, send))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
     run_on_check_call(target.path.partition(":")[2], run_and_exit)
-    _run(task, target, _workload_type(task.request.target, target), send)
+    _run(task, target, _import_workload_type(task.request.target, target), send)
 
 
 def _uncontended_time() -> datetime:
@@ -157,8 +158,7 @@ def _run(
     remaining_checks = [check for check in checks if check.name not in results]
     if results and _needs_data(remaining_checks, results, target.poc):
         send(CheckStarted(RELOADING_DATA))
-        # An error here occurs again in the first check that needs the data, which reports it
-        # under its own name.
+        # Ignore errors here. The first check that needs the data raises and reports them again.
         with suppress(Exception):
             _ = inputs.train
     run_checks(
@@ -176,7 +176,7 @@ def _needs_data(
 ) -> bool:
     """Return whether a remaining check needs the data that an earlier process had loaded."""
     return results.get("features_are_valid") is not None and any(
-        check.needs and check.planned(poc.times).blocked_by(results) is None
+        check.needs and check.to_planned_check(poc.times).failed_prerequisite(results) is None
         for check in remaining_checks
     )
 
@@ -185,7 +185,7 @@ def _plan(workload: Workload, target: _GateTarget, checks: list[GateCheck]) -> G
     times = target.poc.times
     return GatePlan(
         workload=type(workload).__name__,
-        checks=tuple(check.planned(times) for check in checks),
+        checks=tuple(check.to_planned_check(times) for check in checks),
         whole_gate=times.whole_gate,
         reload_limit=TimeLimit(
             typical_s=times.data_loading.typical_s + times.features.typical_s,
@@ -204,9 +204,9 @@ def _resolve(target: Target) -> _GateTarget:
         case NamedTarget(name=name, overrides=overrides) if _is_import_path(name):
             if overrides:
                 raise SettingsError(
-                    f"Overrides apply to the YAML file of a pipeline, and {name} is a workload "
-                    f"without one, got {', '.join(overrides)}.",
-                    fix="Write a pipeline YAML with this workload, and run the gate on it.",
+                    f"Overrides change settings of a pipeline file, but {name} is a workload "
+                    f"class; got {', '.join(overrides)}.",
+                    fix="Write a pipeline file with this workload, and run the gate on the file.",
                 )
             return _with_settings_advice(_resolve(WorkloadTarget(path=name)))
         case NamedTarget(name=name, overrides=overrides):
@@ -246,11 +246,11 @@ def _resolve(target: Target) -> _GateTarget:
                 is_served=True,
                 guarded_metrics=target.guarded_metrics,
             )
-        case WorkloadTarget(path=path, settings=text):
+        case WorkloadTarget(path=path, settings=settings_json):
             return _GateTarget(
                 path=path,
                 build=lambda cls: build_workload(
-                    cls, cls.settings_type.parse_json(text, where=path), path=path
+                    cls, cls.settings_type.parse_json(settings_json, where=path), path=path
                 ),
                 model=target.model,
                 training=target.training,
@@ -261,8 +261,8 @@ def _resolve(target: Target) -> _GateTarget:
 def _with_settings_advice(target: _GateTarget) -> _GateTarget:
     """Return the target with a better error if the workload requires settings.
 
-    The user named the class itself, so the gate has no settings for it. The error names the
-    pipeline file that contains them.
+    The target is a class without a pipeline file, so the gate has no settings for the workload. The
+    error names a pipeline file that may contain them.
     """
 
     def build(cls: type[Workload]) -> Workload:
@@ -274,7 +274,7 @@ def _with_settings_advice(target: _GateTarget) -> _GateTarget:
                 error.what,
                 cause=f"{target.path} is built without a pipeline file, so all of its settings "
                 "must have defaults.",
-                fix=f"Run the gate on the pipeline file, which contains them: sluice poc {file}.",
+                fix=f"Run the gate on a pipeline file with the settings: sluice poc {file}.",
             ) from None
         return target.build(cls)
 
@@ -284,7 +284,7 @@ def _with_settings_advice(target: _GateTarget) -> _GateTarget:
 def _find_pipeline_file(path: str) -> str:
     """Return the name of a YAML file in the working folder that contains the import path.
 
-    Without one, "my_model.yaml" is returned as an example.
+    Without such a file, "my_model.yaml" is returned as an example.
     """
     for file in sorted(Path.cwd().glob("*.yaml")):
         with suppress(OSError, ValueError):
@@ -294,11 +294,11 @@ def _find_pipeline_file(path: str) -> str:
 
 
 def _is_import_path(name: str) -> bool:
-    before, colon, _ = name.partition(":")
-    return bool(colon and before) and not Path(name).exists()
+    module, colon, _ = name.partition(":")
+    return bool(colon and module) and not Path(name).exists()
 
 
-def _workload_type(target: Target, gate_target: _GateTarget) -> type:
+def _import_workload_type(target: Target, gate_target: _GateTarget) -> type:
     """Import the user's module or run the script, and return the workload's class.
 
     Does not return if that code calls ``check()`` with the class: the gate then runs in that call.
@@ -318,7 +318,7 @@ def _run_script(script: str, target: WorkloadTarget) -> type:
     """
     module = types.ModuleType("__mp_main__")
     module.__file__ = script
-    # Processes and pickles of the script look the module up under both names.
+    # Worker processes and pickles of the script look up the module under either name.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     sys.path.insert(0, str(Path(script).parent))
     sys.argv = list(target.argv)
@@ -328,8 +328,9 @@ def _run_script(script: str, target: WorkloadTarget) -> type:
     cls = resolve_attribute(module, name)
     if cls is None:
         raise ContractError(
-            f"The workload {name} must be defined when {script} runs again, and is not.",
-            cause="It is defined under 'if __name__ == \"__main__\"', or only under a condition.",
+            f"The gate's process ran {script} again, but the script did not define the workload "
+            f"{name}.",
+            cause="The class is defined under 'if __name__ == \"__main__\"' or another condition.",
             fix="Define the class at the top level of the script, or in a separate module.",
         )
     value: type = cls
@@ -375,7 +376,7 @@ def _crash_report(scratch: Path) -> Iterator[None]:
 
 
 def _prefer_for_oom_kill() -> None:
-    """Make this process the first one that Linux ends when memory is exhausted."""
+    """Make Linux end this process before other processes when memory is exhausted."""
     try:
         Path("/proc/self/oom_score_adj").write_text("1000")
     except OSError:

@@ -20,22 +20,26 @@ from sluice.failfast.gate.timing import WHOLE_GATE_CHECK
 from sluice.failfast.result import CheckResult, GateReport
 from sluice.findings.check_outcome import HardExample, Outcome
 
-_PLAIN_WIDTH = 140
-"""Characters per line in a file or a pipe."""
+_NON_TERMINAL_WIDTH = 140
+"""Characters per line if stderr is a file or a pipe."""
 
-_MARKS: dict[Outcome, tuple[str, str]] = {
+_OUTCOME_LABELS: dict[Outcome, tuple[str, str]] = {
     "pass": ("ok", "green"),
     "warn": ("warn", "yellow"),
     "fail": ("FAIL", "bold red"),
     "insufficient": ("?", "bold red"),
     "skipped": ("skip", "dim"),
 }
+"""Short text and style of each outcome."""
 
 
 def stderr_console() -> Console:
-    """Return the console for progress, as wide as the terminal or ``_PLAIN_WIDTH`` without one."""
+    """Return a console on stderr for the progress, as wide as the terminal.
+
+    Without a terminal, the width is the environment variable ``COLUMNS`` or 140 characters.
+    """
     has_width = sys.stderr.isatty() or "COLUMNS" in os.environ
-    return Console(stderr=True, width=None if has_width else _PLAIN_WIDTH)
+    return Console(stderr=True, width=None if has_width else _NON_TERMINAL_WIDTH)
 
 
 class LiveLines:
@@ -52,7 +56,7 @@ class LiveLines:
         self._omits_passed = report_follows and console.is_terminal
         self._status: Status | None = None
         self._num_done = 0
-        self._total = 0
+        self._num_checks = 0
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -73,9 +77,9 @@ class LiveLines:
         """Show one message of the gate."""
         match message:
             case GatePlan(checks=checks):
-                self._total = len(checks) + 1
+                self._num_checks = len(checks) + 1
             case CheckStarted(name=name) if self._status is not None:
-                self._status.update(f"{self._num_done + 1}/{self._total} {name}")
+                self._status.update(f"{self._num_done + 1}/{self._num_checks} {name}")
             case CheckResult():
                 self._num_done += 1
                 if message.outcome != "skipped" and not (self._omits_passed and message.passed):
@@ -86,7 +90,6 @@ def report_page(report: GateReport) -> RenderableType:
     """Return the report for a terminal: a table of the checks that ran, then the problems."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column("")
-
     table.add_column("check", no_wrap=True)
     table.add_column("seconds", justify="right", no_wrap=True)
     table.add_column("max. seconds", justify="right", no_wrap=True)
@@ -94,9 +97,9 @@ def report_page(report: GateReport) -> RenderableType:
     for result in report.results:
         if result.outcome == "skipped":
             continue
-        mark, style = _MARKS[result.outcome]
+        label, style = _OUTCOME_LABELS[result.outcome]
         table.add_row(
-            Text(mark, style=style),
+            Text(label, style=style),
             result.name,
             f"{result.seconds:.2f}",
             f"{result.max_s:g}",
@@ -124,10 +127,10 @@ def _skipped_lines(report: GateReport) -> list[Text]:
 
 def problem_text(result: CheckResult) -> RenderableType:
     """Return the observation, the likely cause and the fix, each with its label."""
-    mark, style = _MARKS[result.outcome]
-    parts = Table.grid(padding=(0, 1))
-    parts.add_column(no_wrap=True)
-    parts.add_column(overflow="fold")
+    label, style = _OUTCOME_LABELS[result.outcome]
+    labelled_texts = Table.grid(padding=(0, 1))
+    labelled_texts.add_column(no_wrap=True)
+    labelled_texts.add_column(overflow="fold")
     texts = (
         ("result:", result.summary),
         ("cause:", result.cause),
@@ -136,9 +139,9 @@ def problem_text(result: CheckResult) -> RenderableType:
     )
     for label, text in texts:
         if text:
-            parts.add_row(f"  {label}", Text(text))
-    heading = Text(f"{mark} {result.name}", style=style)
-    return Group(heading, parts, "")
+            labelled_texts.add_row(f"  {label}", Text(text))
+    heading = Text(f"{label} {result.name}", style=style)
+    return Group(heading, labelled_texts, "")
 
 
 def examples_table(examples: tuple[HardExample, ...]) -> Table:
@@ -154,7 +157,7 @@ def examples_table(examples: tuple[HardExample, ...]) -> Table:
     if is_described:
         table.add_column("example", overflow="fold")
     table.add_column("loss", justify="right")
-    table.add_column("x median loss", justify="right")
+    table.add_column("loss / median loss", justify="right")
     table.add_column("unusual features")
     for example in examples:
         unusual = ", ".join(
@@ -171,12 +174,12 @@ def examples_table(examples: tuple[HardExample, ...]) -> Table:
 
 
 def _result_line(result: CheckResult) -> Text:
-    mark, style = _MARKS[result.outcome]
+    label, style = _OUTCOME_LABELS[result.outcome]
     line = Text("  ")
-    line.append(f"{mark:<5}", style=style)
+    line.append(f"{label:<5}", style=style)
     line.append(f"{result.name:<34} {result.seconds:6.2f} s")
     if result.name == WHOLE_GATE_CHECK:
-        line.append(" in all")
+        line.append(" in total")
     return line
 
 

@@ -13,7 +13,7 @@ from sluice.base.home import Home
 from sluice.base.settings import suggest_nearest
 from sluice.config.poc_settings import PocSettings, TimeLimit
 from sluice.failfast.gate.display import LiveLines, report_page, stderr_console
-from sluice.failfast.gate.nested import is_inside_gate
+from sluice.failfast.gate.nested import is_inside_gate, run_registered_callback
 from sluice.failfast.gate.request import GateRequest, WorkloadTarget
 from sluice.failfast.gate.supervisor import supervise
 from sluice.failfast.result import CheckResult, GateReport, Level
@@ -55,27 +55,27 @@ def check(
     in the script, that process runs the script up to this call, so the code above it runs twice.
 
     Args:
-        workload: The class, or an instance whose settings are used.
-        frame: Rows to predict ``target`` from, instead of a workload.
-        target: Column of ``frame``.
-        level: 'full', or 'minimum' for the checks of model, gradients, event log, epoch selector
-            and mini training, and of the data that these need.
+        workload: A workload class, or an instance, of which the gate uses the class and the
+            settings.
+        frame: Rows from which ``target`` is predicted, instead of a workload.
+        target: Name of the target column of ``frame``.
+        level: 'full', or 'minimum' for the checks of rows, schema, features, model, gradients,
+            event log, epoch selector and mini training.
         model: Architecture and size; by default ``default_architecture`` of the workload, which is
             'mlp' for a frame and 'gru' otherwise.
         training: Settings of the real training.
         settings: Thresholds and time limits.
         seed: Base seed of all random numbers.
-        console: Destination of progress and summary; stderr by default.
+        console: Destination of progress and report; stderr by default.
         stop: Whether to raise ``GateBlocked`` if the gate does not pass, so that a training after
-            the call does not start. If false, the report is returned, for a notebook or a program
-            that reads it.
+            the call does not start. If false, the report is always returned.
 
     Raises:
-        GateBlocked: A check failed or was inconclusive; the message names the first one and its
-            fix.
-        SettingsError: Neither a workload nor a frame with its target is given, or both are;
+        GateBlocked: A check failed or was inconclusive; the message names the first such check and
+            its fix.
+        SettingsError: Neither a workload nor a frame with a target is given, or both are;
             ``workload`` is not a workload; ``level`` is unknown; the workload's class cannot be
-            imported in another process; or its settings do not reproduce the instance.
+            imported in another process; or the settings do not reproduce the instance.
     """
     if level not in get_args(Level):
         raise SettingsError(
@@ -85,7 +85,8 @@ def check(
         )
     workload = require_workload(workload, frame=frame, target=target)
     cls = workload if isinstance(workload, type) else type(workload)
-    if is_inside_gate(cls):
+    run_registered_callback(cls)
+    if is_inside_gate():
         return _nested_report(cls, level)
     instance = workload() if isinstance(workload, type) else require_rebuildable(workload)
     module, script = module_and_script(cls)
@@ -159,15 +160,15 @@ def _describe_argument(value: Any) -> str:
 
 
 def module_and_script(cls: type) -> tuple[str, str | None]:
-    """Return the module that defines the class, and its file when it is a script.
+    """Return the module that defines the class, and the file if the module is a script.
 
     Raises:
         SettingsError: Another process cannot import the class.
     """
     if "<locals>" in cls.__qualname__:
         raise SettingsError(
-            f"The workload {cls.__qualname__} must be importable by another process, and is "
-            "defined inside a function.",
+            f"Another process must be able to import the workload {cls.__qualname__}, but the "
+            "class is defined inside a function.",
             fix="Define the class at the top level of its module.",
         )
     if cls.__module__ != "__main__":
@@ -180,8 +181,8 @@ def module_and_script(cls: type) -> tuple[str, str | None]:
     if script is None or not Path(script).is_file():
         raise SettingsError(
             f"The workload {cls.__qualname__} must be defined in a file, and is not.",
-            cause="It was defined in an interactive session.",
-            fix="Save it as a module and import it from there.",
+            cause="The class was defined in an interactive session.",
+            fix="Save the class in a module, and import it from the module.",
         )
     return "__main__", str(Path(script).resolve())
 
@@ -190,8 +191,8 @@ def require_rebuildable(workload: Workload) -> Workload:
     """Return the instance if its settings alone reproduce it.
 
     Raises:
-        SettingsError: The settings do not reproduce the instance, so another process would check a
-            different one.
+        SettingsError: The settings do not reproduce the instance, so another process would check
+            another workload.
     """
     cls = type(workload)
     try:
@@ -203,7 +204,7 @@ def require_rebuildable(workload: Workload) -> Workload:
         differing_names = [
             name
             for name in sorted(attributes | rebuilt_attributes)
-            if _pickled(attributes, name) != _pickled(rebuilt_attributes, name)
+            if _pickle_attribute(attributes, name) != _pickle_attribute(rebuilt_attributes, name)
         ]
     if differing_names:
         raise SettingsError(
@@ -216,8 +217,8 @@ def require_rebuildable(workload: Workload) -> Workload:
     return workload
 
 
-def _pickled(values: dict[str, object], name: str) -> bytes | None:
-    """Return a value as comparable bytes; None for a value that cannot be pickled."""
+def _pickle_attribute(values: dict[str, object], name: str) -> bytes | None:
+    """Return an attribute's value as comparable bytes; None if the value cannot be pickled."""
     if name not in values:
         return b"absent"
     try:
@@ -227,14 +228,14 @@ def _pickled(values: dict[str, object], name: str) -> bytes | None:
 
 
 def _nested_report(cls: type, level: Level) -> GateReport:
-    """Return the report of a nested call inside the gate's own process: one skipped check."""
-    finding = CheckOutcome(
+    """Return the report of a ``check()`` call inside the gate's process: one skipped check."""
+    outcome = CheckOutcome(
         outcome="skipped",
         summary="Skipped: this process belongs to a running gate, which checks one workload.",
         fix="No action is required: the process that called check() first gets the report.",
     )
     skipped = CheckResult.of(
-        finding,
+        outcome,
         name="gate_runs",
         check_id="gate",
         seconds=0.0,

@@ -26,12 +26,12 @@ Clock = Callable[[], datetime]
 
 _MAX_EXAMPLES_WITH_LARGE_OUTPUTS = 256
 """Maximum number of validation examples if the outputs of the workload are large
-(``keep_outputs`` is False), because a check holds the outputs of all of them in memory."""
+(``keep_outputs`` is False), because a check holds the outputs of all these examples in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredData:
-    """Tables and folds that an earlier stage stored, which the gate checks instead of new ones."""
+    """Tables and folds that an earlier stage stored. The gate checks them instead of new tables."""
 
     raw: TableRecord
     features: TableRecord
@@ -43,7 +43,7 @@ class StoredData:
 class GateInputs:
     """A workload, its training settings and its data.
 
-    Without ``stored_data`` the workload loads its own rows. Every table is computed once, inside
+    Without ``stored_data``, the workload loads the rows. Every table is computed once, inside
     the first check that needs it, so that an error is attributed to that check.
     """
 
@@ -56,7 +56,7 @@ class GateInputs:
     """Existing folder in which checks write files and delete them again. It should be on the disk
     to which a training writes, because the checks test whether files can be written there."""
     clock: Clock
-    """Returns the current time with a time zone; also used to time the checks."""
+    """Function that returns the current time with a time zone; also used to time the checks."""
     stored_data: StoredData | None = None
     is_served: bool = False
     """Whether the workload belongs to a pipeline, whose promoted model is served."""
@@ -111,10 +111,10 @@ class GateInputs:
 
     @cached_property
     def held_out(self) -> Examples:
-        """Validation examples of the first fold; in no check does the network predict test rows.
+        """Validation examples of the first fold, because no check may predict test rows.
 
-        If the outputs of the workload are large (``keep_outputs`` is False), these are at most 256
-        evenly spaced examples.
+        For large outputs of the workload (``keep_outputs`` is False), at most 256 evenly spaced
+        examples are used.
         """
         examples = self.workload.examples(self.frame, self.folds[0].val)
         if self.workload.keep_outputs:
@@ -122,7 +122,7 @@ class GateInputs:
         return sample_evenly(examples, _MAX_EXAMPLES_WITH_LARGE_OUTPUTS)
 
     @cached_property
-    def mini(self) -> MiniTraining:
+    def mini_training(self) -> MiniTraining:
         """The mini training of a few seconds, whose result several checks use."""
         return run_mini_training(
             self.fitted,

@@ -15,10 +15,9 @@ from sluice.failfast.result import CheckResult, GateReport
 
 
 class GateLog:
-    """Writes one log; on a disk that is not writable it does nothing, and ``path`` is None.
+    """Writes one log. If the disk is not writable, nothing is written, and ``path`` is None.
 
-    A check of the gate reports a disk that is not writable. An exception raised here would hide
-    that report.
+    No error is raised, because a check of the gate reports a disk that is not writable.
     """
 
     def __init__(self, log: EventLog, request: GateRequest) -> None:

@@ -13,7 +13,7 @@ CRASH_FILE = "crash.txt"
 """File in the scratch folder with the Python stack of a crash in native code."""
 
 RELOADING_DATA = "data_are_loaded_again"
-"""Reported in place of a check name while another process loads the data again."""
+"""Name that is reported instead of a check's name while a new process loads the data again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ INSIDE_GATE_VARIABLE = "SLUICE_INSIDE_GATE"
 """Environment variable that is set in the gate's process and its child processes."""
 
 _registered_callback: tuple[str, Callable[[type], NoReturn]] | None = None
-"""Qualified name of the awaited class, and the callback that runs the checks."""
+"""Qualified name of the workload's class, and the callback that runs the checks."""
 
 
 def run_on_check_call(qualified_name: str, callback: Callable[[type], NoReturn]) -> None:
@@ -22,12 +22,12 @@ def run_on_check_call(qualified_name: str, callback: Callable[[type], NoReturn])
     _registered_callback = (qualified_name, callback)
 
 
-def is_inside_gate(workload_type: type) -> bool:
-    """Return whether this is the gate's process, where ``check()`` must not start another gate.
-
-    Does not return if ``run_on_check_call`` registered a callback for the class: the callback runs
-    the checks and exits the process.
-    """
+def run_registered_callback(workload_type: type) -> None:
+    """Call the callback if it is registered for the class; it runs the checks and exits."""
     if _registered_callback is not None and workload_type.__qualname__ == _registered_callback[0]:
         _registered_callback[1](workload_type)
+
+
+def is_inside_gate() -> bool:
+    """Return whether this is a process of the gate, where ``check()`` must not start a gate."""
     return bool(os.environ.get(INSIDE_GATE_VARIABLE))

@@ -1,4 +1,4 @@
-"""The planned checks with their time limits: all that the supervisor needs to know."""
+"""The planned checks with their time limits, as the supervisor receives them."""
 
 from dataclasses import dataclass
 
@@ -17,10 +17,13 @@ class PlannedCheck:
     needs: tuple[str, ...]
     """Names of the prerequisite checks; this check is skipped unless they passed."""
 
-    def blocked_by(self, results: dict[str, CheckResult]) -> CheckResult | None:
-        """Return the first prerequisite that did not pass; None when this check may run."""
-        blocking = (results[name] for name in self.needs if name in results)
-        return next((result for result in blocking if not result.passed), None)
+    def failed_prerequisite(self, results: dict[str, CheckResult]) -> CheckResult | None:
+        """Return the result of the first prerequisite that did not pass; None if all passed.
+
+        Prerequisites that are not part of the run have no result and are ignored.
+        """
+        prerequisites = (results[name] for name in self.needs if name in results)
+        return next((result for result in prerequisites if not result.passed), None)
 
     def result(self, outcome: CheckOutcome, seconds: float) -> CheckResult:
         """Return the result of this check: its outcome after a run time [s]."""
@@ -34,7 +37,8 @@ class PlannedCheck:
 
     def skipped_result(self, blocking_result: CheckResult) -> CheckResult:
         """Return the "skipped" result of this check, whose prerequisite did not pass."""
-        if blocking_result.outcome == "skipped":  # name the root cause, not the chain
+        # For a skipped prerequisite, name the check that failed first.
+        if blocking_result.outcome == "skipped":
             outcome = CheckOutcome(
                 outcome="skipped", summary=blocking_result.summary, fix=blocking_result.fix
             )
@@ -56,7 +60,7 @@ class GatePlan:
     checks: tuple[PlannedCheck, ...]
     whole_gate: TimeLimit
     reload_limit: TimeLimit
-    """Time limit for loading the data again in a new process, after one was stopped."""
+    """Time limit for loading the data again in a new process, after a process was stopped."""
     max_memory_share: float
     """Maximum memory of the gate's process, as a share of the memory that was free when the gate
     started, in (0, 1]."""

@@ -21,22 +21,23 @@ _START_CODE = (
     "serve({pipe_fd})"
 )
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-_STACK_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
+_STACK_FRAME_PATTERN = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 _REPLY_TIMEOUT_S = 0.5
-"""Maximum wait for the current line of the process; inside native code it never replies."""
+"""Maximum wait for the reply to "where" [s]. Native code that blocks the interpreter prevents a
+reply."""
 
 
 class GateProcess:
-    """One child process; a context manager that ends it and every process it started.
+    """One child process; a context manager that ends the process and every process it started.
 
-    It is started by ``python -c`` rather than by ``multiprocessing``, which would run the caller's
+    The process is started with ``python -c``, because ``multiprocessing`` would run the caller's
     main module first. The output of user code goes to stderr: stdout is for results.
     """
 
     def __init__(self, task: GateTask) -> None:
         supervisor_end, child_end = Pipe()
-        package = str(Path(sluice.__file__).parent.parent)
-        path = [*(os.path.abspath(folder) for folder in sys.path), package]
+        package_folder = str(Path(sluice.__file__).parent.parent)
+        import_folders = [*(os.path.abspath(folder) for folder in sys.path), package_folder]
         self._pipe: Connection[SupervisorMessage, WorkerMessage] = supervisor_end
         with child_end:
             self._process = subprocess.Popen(
@@ -44,16 +45,16 @@ class GateProcess:
                     sys.executable,
                     "-P",
                     "-c",
-                    _START_CODE.format(path=path, pipe_fd=child_end.fileno()),
+                    _START_CODE.format(path=import_folders, pipe_fd=child_end.fileno()),
                 ],
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 env={**os.environ, **_ONE_THREAD, "PYTHONHASHSEED": "0", INSIDE_GATE_VARIABLE: "1"},
-                start_new_session=True,  # so that its worker processes end with it
+                start_new_session=True,  # kill() then ends its worker processes, too
             )
         self.pid = self._process.pid
-        with suppress(OSError):  # ended already; the first receive() returns None
+        with suppress(OSError):  # the process has already ended, so receive() will return None
             self._pipe.send(task)
 
     def __enter__(self) -> "GateProcess":
@@ -64,11 +65,11 @@ class GateProcess:
         self._pipe.close()
 
     def has_message(self, timeout_s: float) -> bool:
-        """Return whether a message or the end of the process comes within this time."""
+        """Return whether a message or the end of the process arrives within this time."""
         return self._pipe.poll(timeout_s)
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended; a process it started may keep the pipe open."""
+        """Return whether the process has ended. A process it started may keep the pipe open."""
         return self._process.poll() is not None
 
     def receive(self) -> WorkerMessage | None:
@@ -91,21 +92,24 @@ class GateProcess:
         return "inside native code that blocks the Python interpreter"
 
     def kill(self) -> int:
-        """End the process and all it started; return its exit status, negative for a signal."""
+        """End the process and all processes it started; return its exit status."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         return self._process.wait()
 
     def exit_status(self) -> int:
-        """Return the exit status, negative for a signal; kill a process that runs for 5 s more."""
+        """Wait for the end of the process, or kill it after 5 s; return its exit status.
+
+        The status is negative if a signal ended the process.
+        """
         try:
             return self._process.wait(timeout=5.0)
-        except subprocess.TimeoutExpired:  # it closed its end of the pipe and still runs
+        except subprocess.TimeoutExpired:  # the process closed its end of the pipe, but still runs
             return self.kill()
 
 
 def crash_location(file: Path) -> str:
-    """Return the innermost line of user code in a crash report; without one, of any code.
+    """Return the innermost line of user code in a crash report; without user code, of any code.
 
     Args:
         file: Report written by ``faulthandler``; "" is returned for a missing or empty file.
@@ -114,7 +118,7 @@ def crash_location(file: Path) -> str:
         text = file.read_text(errors="replace")
     except OSError:
         return ""
-    frames = list(_STACK_FRAME.finditer(text))
+    frames = list(_STACK_FRAME_PATTERN.finditer(text))
     user_frames = [
         f for f in frames if "site-packages" not in f["file"] and "/lib/" not in f["file"]
     ]

@@ -19,8 +19,7 @@ _NUMBER = "#/$defs/Number"
 def report_json(report: GateReport) -> str:
     """Return the output of ``sluice poc --json``: strict JSON that conforms to the schema.
 
-    The outcome and its reason are added to the fields of the report, so that readers need not
-    derive them.
+    The schema version, the outcome and its reason are added to the fields of the report.
     """
     document = {
         "version": SCHEMA_VERSION,
@@ -48,7 +47,7 @@ def poc_report_schema() -> dict[str, Any]:
         "passed": {"type": "boolean", "description": "Whether training may start."},
         "reason": {
             "type": "string",
-            "description": "The first blocking check, or that no check blocks.",
+            "description": "Result of the first blocking check, or that no check blocks.",
         },
     }
     number = {
@@ -66,17 +65,17 @@ def poc_report_schema() -> dict[str, Any]:
     }
 
 
-def _printed_schema(part: Any) -> Any:
+def _printed_schema(schema_node: Any) -> Any:
     """Convert a pydantic schema of the values to a schema of the printed JSON.
 
     A number may be a string, fields with a default are always printed, and titles that only
     repeat the field names are dropped.
     """
-    if isinstance(part, list):
-        return [_printed_schema(item) for item in part]
-    if not isinstance(part, dict):
-        return part
-    schema = {k: v for k, v in part.items() if k not in ("default", "title")}
+    if isinstance(schema_node, list):
+        return [_printed_schema(item) for item in schema_node]
+    if not isinstance(schema_node, dict):
+        return schema_node
+    schema = {k: v for k, v in schema_node.items() if k not in ("default", "title")}
     if schema.get("type") == "number":
         del schema["type"]
         schema["$ref"] = _NUMBER

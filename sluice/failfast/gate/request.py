@@ -1,4 +1,4 @@
-"""Targets of a gate run, in a form that another process can open (imports no torch)."""
+"""Targets of a gate run as picklable values, which another process resolves (imports no torch)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """Runs and times the checks of the POC gate in the current process.
 
-``supervisor`` runs the same checks in a separate process, which can be stopped. Use it unless
-you know that no check hangs or crashes.
+``supervisor`` runs the same checks in a separate process, which can be stopped. Use ``supervisor``
+unless you know that no check hangs or crashes.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ def run_gate(
         inputs: Inputs of the checks.
         level: 'minimum' or 'full'.
         on_result: Called with every result.
-        checks: Table of checks; tests pass another one.
+        checks: Table of checks; tests pass another table.
     """
     started_at = inputs.clock()
     level_checks = tuple(check for check in checks if level in check.levels)
@@ -72,8 +72,9 @@ def run_checks(
     """
     results_by_name = {result.name: result for result in earlier_results}
     results = []
-    # As in the real training: operations without a deterministic implementation must fail here.
-    # NumPy gets one thread too: on busy cores, several make small matrix products ten times slower.
+    # Operations without a deterministic implementation must fail here, as in the real training.
+    # NumPy uses one thread, too: on busy cores, small matrix products are ten times slower with
+    # several threads.
     with deterministic(), threadpool_limits(1):
         for check in checks:
             on_start(check.name)
@@ -87,10 +88,10 @@ def _run(
     check: GateCheck, inputs: GateInputs, results_by_name: dict[str, CheckResult]
 ) -> CheckResult:
     """Run and time one check; an exception becomes a failed outcome."""
-    planned_check = check.planned(inputs.settings.times)
-    blocking = planned_check.blocked_by(results_by_name)
-    if blocking is not None:
-        return planned_check.skipped_result(blocking)
+    planned_check = check.to_planned_check(inputs.settings.times)
+    blocking_result = planned_check.failed_prerequisite(results_by_name)
+    if blocking_result is not None:
+        return planned_check.skipped_result(blocking_result)
     started_at = inputs.clock()
     try:
         outcome = check.function(inputs)
@@ -101,5 +102,5 @@ def _run(
 
 
 def _seconds_since(started_at: datetime, clock: Clock) -> float:
-    # A duration must not be negative when the wall clock is set back.
+    # The duration must not be negative if the wall clock was set back.
     return max(0.0, (clock() - started_at).total_seconds())

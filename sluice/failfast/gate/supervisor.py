@@ -1,8 +1,8 @@
 """Runs the gate in a child process and enforces its time and memory limits from outside.
 
 A loader that hangs, a forward pass that does not return, exhausted memory and a crash in native
-code end the gate's process, never the caller's. The check that was running fails, with the line
-of code; the checks that do not depend on it run in another process.
+code end the gate's process, never the caller's process. The running check then fails, with the line
+of code. The checks that do not depend on the failed check run in another process.
 """
 
 import shutil
@@ -30,8 +30,8 @@ GateEvent = GatePlan | CheckStarted | CheckResult
 """Event that the supervisor logs and passes to its caller."""
 
 STARTUP_LIMIT = TimeLimit(typical_s=30.0, max_s=120.0)
-"""Time limit for importing torch and the user's module. It is no setting, because the settings are
-read during the import."""
+"""Time limit for importing torch and the user's module. This limit is no setting, because the
+settings are known only after the import."""
 
 _POLL_S = 0.1
 """Interval at which time and memory are checked [s]."""
@@ -44,7 +44,7 @@ class GateRun:
 
     report: GateReport
     log: Path | None
-    """Path of the log; None when the folder is not writable, which a check then reports."""
+    """Path of the log; None if the folder is not writable. A check reports such a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Progress:
     """Total time for which the gate's processes waited for a CPU that others used [s]."""
 
     def now(self) -> float:
-        """Return a time for durations, which excludes waits for a CPU that other programs use."""
+        """Return a time for durations, without waits for a CPU that other programs use [s]."""
         return time.monotonic() - self.cpu_wait_s
 
     def record(self, message: GateEvent) -> None:
@@ -101,7 +101,7 @@ def supervise(
     folder: Path,
     on_event: Callable[[GateEvent], None] = lambda _: None,
 ) -> GateRun:
-    """Run the gate and return its report; only the log is left in the folder.
+    """Run the gate and return its report; only the log remains in the folder.
 
     Args:
         request: Target, level and seed of the gate run.
@@ -151,7 +151,7 @@ def _run_to_report(request: GateRequest, scratch: Path, progress: _Progress) -> 
 
 
 def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _Stop | None:
-    """Run the remaining checks in one process; None when it finished normally."""
+    """Run the remaining checks in one process; return why the process was stopped, or None."""
     task = GateTask(
         request=request, scratch=scratch, earlier_results=tuple(progress.results.values())
     )
@@ -159,7 +159,7 @@ def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
     with GateProcess(task) as process:
         while True:
             wait_s = earlier_wait_s + cpu_wait_s(process.pid)
-            # The maximum, because cpu_wait_s returns 0 for a process that has ended.
+            # Take the maximum, because cpu_wait_s returns 0 for a process that has ended.
             progress.cpu_wait_s = max(progress.cpu_wait_s, wait_s)
             if not process.has_message(_POLL_S):
                 if process.has_ended() and not process.has_message(0):
@@ -170,9 +170,9 @@ def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
                 stop = _check_time(progress, process_started_at) or _check_memory(process, progress)
                 if stop is None:
                     continue
-                where = process.locate_running_code()
+                code_location = process.locate_running_code()
                 process.kill()
-                return _record_stop(progress, stop, where, process_started_at)
+                return _record_stop(progress, stop, code_location, process_started_at)
             message = process.receive()
             if message is None:
                 crash = _crash_stop(process.exit_status())
@@ -187,21 +187,25 @@ def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
                 progress.record(message)
 
 
-def _record_stop(progress: _Progress, stop: _Stop, where: str, process_started_at: float) -> _Stop:
+def _record_stop(
+    progress: _Progress, stop: _Stop, code_location: str, process_started_at: float
+) -> _Stop:
     """Record the reason of the stop as the result of the check that was running.
 
     Raises:
         SluiceError: No check was running, for example during the import of the user's module.
     """
     finding = stop.finding
-    summary = f"{finding.summary.rstrip('.')} {where}." if where else finding.summary
+    summary = finding.summary
+    if code_location:
+        summary = f"{summary.rstrip('.')} {code_location}."
     finding = CheckOutcome(outcome="fail", summary=summary, fault=finding.fault, fix=finding.fix)
     checks = {check.name: check for check in progress.remaining_checks}
     name = progress.running_check
     if name == RELOADING_DATA and checks:
         name = next(iter(checks))
     if name not in checks:
-        if stop.ends_gate:  # between two checks: the others are skipped with this reason
+        if stop.ends_gate:  # no check was running; the caller skips the remaining checks
             return stop
         cause, fix = finding.response
         when = "Between two checks" if progress.results else "Before the first check"
@@ -219,24 +223,25 @@ def _check_time(progress: _Progress, process_started_at: float) -> _Stop | None:
     if plan is None or not progress.running_check:
         if progress.running_since > process_started_at:  # between two checks
             return None
-        limit, since, what = STARTUP_LIMIT, process_started_at, "The startup"
+        limit, started_at, subject = STARTUP_LIMIT, process_started_at, "The startup"
     elif progress.running_check == RELOADING_DATA:
-        limit, since, what = plan.reload_limit, progress.running_since, "Loading the data again"
+        limit, started_at = plan.reload_limit, progress.running_since
+        subject = "Loading the data again"
     else:
         limit = next(
             check.limit
             for check in progress.remaining_checks
             if check.name == progress.running_check
         )
-        since, what = progress.running_since, "The check"
-    return _Stop(_timeout_finding(what, limit)) if now - since > limit.max_s else None
+        started_at, subject = progress.running_since, "The check"
+    return _Stop(_timeout_finding(subject, limit)) if now - started_at > limit.max_s else None
 
 
-def _timeout_finding(what: str, limit: TimeLimit) -> CheckOutcome:
-    """Return the finding; ``_record_stop`` completes its summary with the line that was running."""
+def _timeout_finding(subject: str, limit: TimeLimit) -> CheckOutcome:
+    """Return the finding. ``_record_stop`` completes the summary with the line that was running."""
     return CheckOutcome(
         outcome="fail",
-        summary=f"{what} was stopped at the limit of {limit.max_s:g} s, while it was",
+        summary=f"{subject} was stopped at the limit of {limit.max_s:g} s, while it was",
         fault="time limit exceeded",
     )
 
@@ -245,7 +250,7 @@ def _check_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
     share = progress.plan.max_memory_share if progress.plan else 1.0
     used_bytes, limit_bytes = resident_bytes(process.pid), share * progress.initial_free_bytes
     if used_bytes > limit_bytes:
-        # Memory shared by worker processes was counted once for each of them.
+        # resident_bytes counts shared memory once for each process that shares it.
         used_bytes = proportional_bytes(process.pid)
     if used_bytes <= limit_bytes:
         return None
@@ -263,13 +268,13 @@ def _check_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
 def _crash_stop(status: int) -> _Stop:
     fault: FaultName = "process crashed"
     if status == -9:
-        what = "The gate's process was ended by signal 9 (SIGKILL)"
+        summary = "The gate's process was ended by signal 9 (SIGKILL)"
         fault = "out of memory"
     elif status < 0:
-        what = f"The gate's process was ended by signal {-status} ({_signal_name(-status)})"
+        summary = f"The gate's process was ended by signal {-status} ({_signal_name(-status)})"
     else:
-        what = f"The gate's process ended with status {status} and without a result"
-    return _Stop(CheckOutcome(outcome="fail", summary=what, fault=fault))
+        summary = f"The gate's process ended with status {status} and without a result"
+    return _Stop(CheckOutcome(outcome="fail", summary=summary, fault=fault))
 
 
 def _signal_name(number: int) -> str:
@@ -292,7 +297,7 @@ def _skipped_outcome() -> CheckOutcome:
 def _create_scratch(folder: Path) -> Path:
     """Create the scratch folder of the checks, on the disk of ``folder``.
 
-    On a disk that is not writable only its path is returned, and the checks that write fail.
+    On a disk that is not writable, a path is returned but not created. The checks that write fail.
     """
     try:
         return Path(tempfile.mkdtemp(dir=folder, prefix=".scratch-"))

@@ -13,10 +13,10 @@ WHOLE_GATE_DESCRIPTION = "All checks together finish within the time limit of th
 def apply_time_limit(
     untimed_outcome: CheckOutcome, seconds: float, limit: TimeLimit
 ) -> CheckOutcome:
-    """Return the outcome of a check, or a worse one if the check was too slow.
+    """Return the outcome of a check, or a worse outcome if the check was too slow.
 
-    A pass or a warning becomes a failure above ``limit.max_s``, a pass becomes a warning above
-    ``limit.typical_s``.
+    - Above ``limit.max_s``, a pass or a warning becomes a failure.
+    - Above ``limit.typical_s``, a pass becomes a warning.
     """
     if seconds > limit.max_s and untimed_outcome.outcome in ("pass", "warn"):
         duration = f"The run time was {seconds:.1f} s; at most {limit.max_s:g} s is allowed."
@@ -39,8 +39,8 @@ def check_total_time(seconds: float, limit: TimeLimit) -> CheckResult:
 def _slow_outcome(
     outcome: Outcome, fault: FaultName, duration: str, untimed_outcome: CheckOutcome
 ) -> CheckOutcome:
-    # The fault, its cause and its fix concern only the time.
-    result = "Apart from the time, it passed: " if untimed_outcome.outcome == "pass" else ""
+    # The fault determines the cause and the fix, which concern only the run time.
+    result = "Apart from the time, the check passed: " if untimed_outcome.outcome == "pass" else ""
     return CheckOutcome(
         outcome=outcome,
         summary=f"{duration} {result}{untimed_outcome.summary}",

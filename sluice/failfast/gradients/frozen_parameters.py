@@ -1,4 +1,4 @@
-"""Check that exactly the parameters declared by the workload are frozen."""
+"""Check that exactly the parameters that the workload declares as frozen are frozen."""
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -12,15 +12,15 @@ from sluice.models.parameter_names import format_names
 def check_frozen(
     named_parameters: Iterable[tuple[str, nn.Parameter]], frozen_patterns: Sequence[str]
 ) -> CheckOutcome | None:
-    """Return a finding when frozen and declared parameters differ, or None.
+    """Return a finding if the frozen parameters differ from the declared parameters, or None.
 
-    A frozen parameter that matches no pattern fails, and so does a pattern that matches no
-    parameter. A pattern that matches only trainable parameters warns.
+    A frozen parameter that matches no pattern is a failure, and so is a pattern that matches no
+    parameter. A pattern that matches only trainable parameters is a warning.
 
     Args:
         named_parameters: Result of ``network.named_parameters()``.
         frozen_patterns: Case-sensitive shell patterns of intentionally frozen parameters. Names
-            with the prefix "network.", as shown in other messages, are accepted too.
+            with the prefix "network.", as in other messages of the gate, are also accepted.
     """
     requires_grad_by_name = {name: parameter.requires_grad for name, parameter in named_parameters}
     undeclared_names = [
@@ -48,18 +48,20 @@ def check_frozen(
     if unmatched_patterns:
         return CheckOutcome(
             outcome="fail",
-            summary=f"No parameter of the network matches {_quoted(unmatched_patterns)} of "
-            f"frozen_parameters. The parameters are: {format_names(requires_grad_by_name)}.",
+            summary="No parameter of the network matches "
+            f"{_format_patterns(unmatched_patterns)} of frozen_parameters. The parameters are: "
+            f"{format_names(requires_grad_by_name)}.",
             numbers={"num_unmatched_patterns": len(unmatched_patterns)},
             fault="unintended freeze",
-            cause="A typo or a renamed layer: the parameters that should be frozen are trained.",
+            cause="The pattern has a typo, or a layer was renamed. Parameters that should be "
+            "frozen are trained.",
             fix="Use patterns of the network's parameter names, such as 'stem.*'.",
         )
     trainable_patterns = [pattern for pattern, flags in flags_by_pattern.items() if all(flags)]
     if trainable_patterns:
         return CheckOutcome(
             outcome="warn",
-            summary=f"Only trainable parameters match {_quoted(trainable_patterns)} of "
+            summary=f"Only trainable parameters match {_format_patterns(trainable_patterns)} of "
             "frozen_parameters.",
             numbers={"num_patterns_without_frozen": len(trainable_patterns)},
             fault="unintended freeze",
@@ -73,5 +75,5 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(f"network.{name}", pattern)
 
 
-def _quoted(patterns: Sequence[str]) -> str:
+def _format_patterns(patterns: Sequence[str]) -> str:
     return format_names([f"'{pattern}'" for pattern in patterns])

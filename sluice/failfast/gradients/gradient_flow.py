@@ -1,4 +1,4 @@
-"""Check that every trainable parameter is optimised and gets a gradient of the workload's loss."""
+"""Check that every trainable parameter is in the optimizer and gets a gradient of the loss."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,20 +49,23 @@ def check_gradient_flow(
 ) -> CheckOutcome:
     """Run one backward pass on one real batch and check the gradients.
 
-    Frozen parameters must be declared, and every trainable parameter must be in one parameter
-    group. ``loss`` must return one finite number, ``losses`` one number per example, and all
-    gradients must be finite. A missing or zero gradient is checked again after ``probe_steps``
-    optimizer steps on other batches: by then, healthy designs with zero initialisation have a
-    gradient. Parameters without a gradient after these steps fail or warn (see
-    ``judge_missing_gradients``), and units that stay equal fail. A gradient norm above
-    ``warn_gradient_norm`` warns; if the loss is above 1, this limit is multiplied by the loss.
+    - Frozen parameters must be declared, and every trainable parameter must be in one parameter
+      group.
+    - ``loss`` must return one finite number, ``losses`` one number per example. All gradients must
+      be finite.
+    - Missing or zero gradients and equal units are checked again after ``probe_steps`` optimizer
+      steps on other batches, because healthy designs with zero initialisation need some steps.
+      Parameters that still have no gradient fail or warn (see ``judge_missing_gradients``). Units
+      that are still equal fail.
+    - A gradient norm above ``warn_gradient_norm`` warns. For an absolute loss above 1, this limit
+      is multiplied by the loss.
 
     Args:
         workload: Builds the model and defines the loss and the parameter groups.
         model_settings: Architecture and size.
         training: Learning rate and weight decay of the steps.
         train: Train examples of a fold.
-        settings: Rows of a batch, number of steps, gradient norm that warns.
+        settings: ``probe_batch_rows``, ``probe_steps`` and ``warn_gradient_norm``.
         seed: Base seed of the initial weights, of dropout and of the batches.
 
     Raises:
@@ -72,8 +75,8 @@ def check_gradient_flow(
         Exception: Any exception of the model's or the loss's own code.
 
     Cost:
-        One forward and backward pass, and ``probe_steps`` more when a gradient is missing or 0,
-        a ReLU is inactive, or the units of a layer are equal.
+        One forward and backward pass. If a gradient is missing or 0, a ReLU is inactive, or the
+        units of a layer are equal, ``probe_steps`` more passes.
     """
     if len(train) < settings.probe_batch_rows:
         return too_few_examples(len(train), settings.probe_batch_rows)
@@ -106,14 +109,15 @@ def check_gradient_flow(
         if wrong_loss is not None:
             return wrong_loss
         loss.backward()
-        # A loss in the thousands, from unscaled targets, has proportionally large gradients.
+        # The limit grows with the loss: unscaled targets cause a loss in the thousands, and
+        # proportionally large gradients.
         warn_norm = settings.warn_gradient_norm * max(1.0, abs(float(loss.detach())))
         try:
             report = validate_gradients(model.named_parameters(), warn_norm=warn_norm)
         except ContractError as error:
             return CheckOutcome(outcome="fail", summary=error.what, fault="non-finite gradient")
-        # Measured before any step, which replaces these gradients by those of later batches.
-        recurrent = recurrent_gradients(model)
+        # Measure before the optimizer steps, which replace the gradients by those of later batches.
+        layer_gradients = recurrent_gradients(model)
         probe = GradientProbe(model)
         if _needs_more_steps(model, report, recorder):
             probe.run(
@@ -126,7 +130,7 @@ def check_gradient_flow(
                 num_steps=settings.probe_steps,
                 seed=seed,
             )
-    missing_gradients = _missing_gradients(model, probe)
+    missing_gradients = _find_missing_gradients(model, probe)
     one_row_finding = _find_one_row_windows(batch, missing_gradients)
     findings = (
         *(
@@ -137,14 +141,14 @@ def check_gradient_flow(
         _find_symmetric_units(model, probe),
         _find_large_gradients(report, warn_norm),
         normaliser_finding,
-        judge_forget_gates(recurrent),
+        judge_forget_gates(layer_gradients),
         frozen_finding,
     )
-    numbers = _numbers(report) | {"num_probe_steps": probe.num_batches - 1}
+    numbers = _report_numbers(report) | {"num_probe_steps": probe.num_batches - 1}
     return _combine_findings(
         [finding for finding in findings if finding is not None],
         report,
-        numbers | recurrent_numbers(recurrent, ranges),
+        numbers | recurrent_numbers(layer_gradients, ranges),
     )
 
 
@@ -153,7 +157,8 @@ def _find_frozen(workload: Workload, network: nn.Module) -> CheckOutcome | None:
     if not any(parameter.requires_grad for parameter in parameters.values()):
         return CheckOutcome(
             outcome="fail",
-            summary=f"The model has no trainable parameter, but {len(parameters):,} frozen.",
+            summary="The model has no trainable parameter; the number of frozen parameters is "
+            f"{len(parameters):,}.",
             fault="detached loss",
         )
     return check_frozen(parameters.items(), workload.frozen_parameters)
@@ -162,10 +167,12 @@ def _find_frozen(workload: Workload, network: nn.Module) -> CheckOutcome | None:
 def _find_wrong_loss(loss: object, losses: object, num_examples: int) -> CheckOutcome | None:
     for name, value in (("loss()", loss), ("losses()", losses)):
         if not isinstance(value, Tensor) or not value.is_floating_point():
-            got = f"a {value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
+            actual = (
+                f"a {value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
+            )
             return CheckOutcome(
                 outcome="fail",
-                summary=f"{name} must return a floating-point tensor, got {got}.",
+                summary=f"{name} must return a floating-point tensor, got {actual}.",
                 fault="invalid loss type",
             )
     assert isinstance(loss, Tensor)
@@ -200,7 +207,7 @@ def _find_wrong_loss(loss: object, losses: object, num_examples: int) -> CheckOu
 
 
 def _needs_more_steps(model: nn.Module, report: GradientReport, recorder: ActivityRecorder) -> bool:
-    """Return whether more steps are needed to distinguish a fault from a healthy start."""
+    """Return whether optimizer steps are needed to distinguish a fault from a healthy start."""
     modules = dict(model.named_modules())
     return bool(
         report.missing
@@ -213,12 +220,12 @@ def _needs_more_steps(model: nn.Module, report: GradientReport, recorder: Activi
     )
 
 
-def _missing_gradients(model: nn.Module, probe: GradientProbe) -> MissingGradients:
-    trainable = [name for name, p in model.named_parameters() if p.requires_grad]
+def _find_missing_gradients(model: nn.Module, probe: GradientProbe) -> MissingGradients:
+    trainable_names = frozenset(n for n, p in model.named_parameters() if p.requires_grad)
     return MissingGradients(
-        missing=frozenset(trainable) - probe.with_gradient,
-        zero=frozenset(trainable) & probe.with_gradient - probe.with_nonzero_gradient,
-        num_trainable=len(trainable),
+        missing=trainable_names - probe.names_with_gradient,
+        zero=trainable_names & probe.names_with_gradient - probe.names_with_nonzero_gradient,
+        num_trainable=len(trainable_names),
         num_batches=probe.num_batches,
     )
 
@@ -246,7 +253,7 @@ def _find_symmetric_units(model: nn.Module, probe: GradientProbe) -> CheckOutcom
         return None
     return CheckOutcome(
         outcome="fail",
-        summary=f"All rows of {format_names(names)} are equal, in both weight and gradient, "
+        summary=f"All units of {format_names(names)} have equal weights and equal gradients "
         f"after {pluralize(probe.num_batches - 1, 'optimizer step')}.",
         fault="constant initialization",
     )
@@ -264,7 +271,7 @@ def _find_large_gradients(report: GradientReport, warn_norm: float) -> CheckOutc
     )
 
 
-def _numbers(report: GradientReport) -> dict[str, EvidenceValue]:
+def _report_numbers(report: GradientReport) -> dict[str, EvidenceValue]:
     largest_parameter, norm = report.largest
     return {
         "num_gradients": len(report.norms),

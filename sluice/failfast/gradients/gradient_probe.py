@@ -21,9 +21,9 @@ class GradientProbe:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.num_batches = 0
-        self.with_gradient: set[str] = set()
+        self.names_with_gradient: set[str] = set()
         """Names of parameters with a gradient, which may be 0."""
-        self.with_nonzero_gradient: set[str] = set()
+        self.names_with_nonzero_gradient: set[str] = set()
         """Names of parameters whose gradient had a nonzero value at least once."""
         self.record()
 
@@ -32,9 +32,9 @@ class GradientProbe:
         self.num_batches += 1
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
-                self.with_gradient.add(name)
-                if name not in self.with_nonzero_gradient and bool(parameter.grad.any()):
-                    self.with_nonzero_gradient.add(name)
+                self.names_with_gradient.add(name)
+                if name not in self.names_with_nonzero_gradient and bool(parameter.grad.any()):
+                    self.names_with_nonzero_gradient.add(name)
 
     def run(
         self,
@@ -48,10 +48,10 @@ class GradientProbe:
         num_steps: int,
         seed: int,
     ) -> None:
-        """Take optimizer steps on new batches, as the training does, at its peak learning rate.
+        """Take optimizer steps on new batches, at the peak learning rate of the training.
 
-        Stops early, without a finding, when the loss becomes non-finite: the mini training detects
-        a learning rate that is too high.
+        The steps end early if the loss becomes non-finite. This is no finding here, because the
+        mini training detects a learning rate that is too high.
 
         Args:
             workload: Defines the loss.
@@ -60,7 +60,7 @@ class GradientProbe:
             train: Examples from which the batches are drawn.
             recorder: Records the forward passes.
             batch_rows: Rows of a batch.
-            num_steps: Number of steps, and of batches after the first.
+            num_steps: Number of optimizer steps. Each step is followed by a new batch.
             seed: Seed of the order of the rows.
         """
         optimizer = make_optimizer(groups, training)

@@ -15,12 +15,12 @@ _NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 """Modules whose inputs are token ids."""
 
-_LISTS = (nn.ModuleList, nn.ModuleDict)
-"""Containers of modules, some of which may be unused by design, such as experts."""
+_MODULE_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+"""Containers whose modules may be unused by design, such as experts."""
 
 _BY_DESIGN_CAUSE = (
-    "Parts without influence on these rows: a bias before a normalisation, recurrent weights with "
-    "seq_len 1, a rare token, an expert to which no row was routed, or a disabled part."
+    "The parameters have no influence on the loss of these rows: a bias before a normalisation, "
+    "recurrent weights with seq_len 1, a rare token, or an expert to which no row was routed."
 )
 _BY_DESIGN_FIX = (
     "No action is required if this is intended; otherwise check how the named parameters are used."
@@ -49,20 +49,24 @@ def judge_missing_gradients(
 ) -> tuple[CheckOutcome, ...]:
     """Return findings about parameters that never get a gradient, failures first.
 
-    A healthy design gives a warning at most. Healthy designs are an expert to which no row was
-    routed or that got weight 0, while another module of the same class gets gradients; a single
-    bias; recurrent weights with windows of one row; and a token that does not occur. Failures are
-    classified by the inputs and outputs of the modules: disconnected (no gradient at all), dead (no
-    unit above 0, or the next layer gets only zeros), zero-initialised, or zero for another reason.
+    These healthy designs cause at most a warning:
+
+    - an expert to which no row was routed or whose output has weight 0, while another module of the
+      same class gets gradients;
+    - a single bias, recurrent weights with windows of one row, and a token that does not occur.
+
+    Failures are classified by the inputs and outputs of the modules: disconnected (no gradient at
+    all), dead (no unit above 0, or the next layer gets only zeros), zero-initialised, or a zero
+    gradient for another reason.
 
     Args:
         model: Model after the batches.
-        missing_gradients: Parameters without gradient in all batches.
+        missing_gradients: Parameters without a nonzero gradient in any batch.
         activity: Activity of the modules in these batches.
 
     Assumes:
-        Modules are called as modules. Where only their weights are used, only the gradients are
-        known, and a dead layer is reported as a layer with zero gradients.
+        Modules are called. If a network uses only the weights of a layer, the activity of the layer
+        is unknown, and a dead layer is reported as a layer with zero gradients.
     """
     diagnosis = _Diagnosis(model, missing_gradients, activity)
     findings = [
@@ -86,46 +90,48 @@ class _Diagnosis:
     ) -> None:
         self.missing_gradients, self.activity = missing_gradients, activity
         self.modules = dict(model.named_modules())
-        first_name = {id(parameter): name for name, parameter in model.named_parameters()}
+        first_name_by_id = {id(parameter): name for name, parameter in model.named_parameters()}
         self.trainable_parameters = {
-            owner: {
+            module_name: {
                 # A tied parameter has its first name everywhere, as in ``missing_gradients``.
-                first_name[id(parameter)]: parameter
+                first_name_by_id[id(parameter)]: parameter
                 for parameter in module.parameters(recurse=False)
                 if parameter.requires_grad
             }
-            for owner, module in self.modules.items()
+            for module_name, module in self.modules.items()
         }
         names = {name for parameters in self.trainable_parameters.values() for name in parameters}
         self.names_with_nonzero_gradient = names - missing_gradients.parameters
         self.idle_modules = {
-            owner
-            for owner, parameters in self.trainable_parameters.items()
+            module_name
+            for module_name, parameters in self.trainable_parameters.items()
             if parameters
             and set(parameters) <= missing_gradients.parameters
-            and self._is_idle(owner)
+            and self._is_idle(module_name)
         }
-        """Modules without gradient, while an equivalent module gets gradients in their place."""
+        """Names of modules without gradient, whose equivalent module gets gradients instead."""
         self.zero_layers = {
-            owner
-            for owner, parameters in self.trainable_parameters.items()
+            module_name
+            for module_name, parameters in self.trainable_parameters.items()
             if set(parameters) <= missing_gradients.zero
             and any(parameter.ndim > 1 for parameter in parameters.values())
-            and not isinstance(self.modules[owner], _EMBEDDINGS)
+            and not isinstance(self.modules[module_name], _EMBEDDINGS)
         }
-        """Modules with a weight matrix whose parameters all have gradients of 0."""
+        """Names of modules that have a weight matrix and in which all gradients are 0."""
 
     def find_disconnected(self) -> CheckOutcome | None:
         """Return a failure for parameters that the loss does not depend on; None without any."""
         disconnected_names = [
             name
-            for name in self._in_order(self.missing_gradients.missing)
-            if _parent(name) not in self.idle_modules
+            for name in self._in_module_order(self.missing_gradients.missing)
+            if _parent_name(name) not in self.idle_modules
         ]
         if not disconnected_names:
             return None
         unused_modules = {
-            owner for owner in map(_parent, disconnected_names) if not self._has_run(owner)
+            module_name
+            for module_name in map(_parent_name, disconnected_names)
+            if not self._has_run(module_name)
         }
         note = f" {format_names(sorted(unused_modules))} never ran." if unused_modules else ""
         return CheckOutcome(
@@ -136,9 +142,9 @@ class _Diagnosis:
         )
 
     def find_dead(self) -> CheckOutcome | None:
-        """Return a failure if a layer without active units blocks learning, else a warning.
+        """Return a finding for a layer without active units; None without such a layer.
 
-        None without such a layer.
+        The finding is a failure if the layer blocks learning, otherwise a warning.
         """
         match = (
             self._layer_before_dead_rectifier()
@@ -149,11 +155,11 @@ class _Diagnosis:
             return None
         dead_layer, description = match
         blocks_learning = dead_layer in self._zero_layers_and_norm_layers() or any(
-            o not in self.idle_modules for o in self.zero_layers
+            layer not in self.idle_modules for layer in self.zero_layers
         )
         if not blocks_learning:
             return CheckOutcome(outcome="warn", summary=f"{description}.", fault="dead units")
-        blocked_names = self._in_order(self.missing_gradients.zero)
+        blocked_names = self._in_module_order(self.missing_gradients.zero)
         return CheckOutcome(
             outcome="fail",
             summary=f"{description}; therefore the gradient of {format_names(blocked_names)} is "
@@ -167,7 +173,7 @@ class _Diagnosis:
         return f"{count:,} {'batch' if count == 1 else 'batches'}"
 
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
-        """Return the layer before a ReLU without active units, and a description, or None."""
+        """Return the name of the layer before a ReLU without active units, and a description."""
         for name, activity in self.activity.items():
             if activity.is_dead and isinstance(self.modules[name], RECTIFIERS):
                 if self._weights_are_zero(activity.previous_module_with_weights):
@@ -181,7 +187,7 @@ class _Diagnosis:
         None without such a layer.
         """
         for name, activity in self.activity.items():
-            # A single unit, such as an output, may legitimately be below 0 in every example.
+            # A layer with a single unit, such as an output, may be below 0 in every example.
             is_dead = (
                 activity.is_dead
                 and activity.num_units > 1
@@ -192,18 +198,18 @@ class _Diagnosis:
         return None
 
     def _layer_before_zero_input(self) -> tuple[str, str] | None:
-        """Return a layer without gradient before one whose inputs are all 0, and a description.
+        """Return a layer without gradient whose next layer gets only zeros, and a description.
 
         None without such a layer.
         """
         for name, activity in self.activity.items():
             if not activity.num_examples or activity.has_nonzero_input is not False:
                 continue
-            source = activity.previous_module_with_weights
-            if source in self.zero_layers and not self._weights_are_zero(source):
-                units = self.activity[source].num_units
-                return source, (
-                    f"0 of {units} units of {source} are active: all inputs of {name} are 0 in "
+            layer = activity.previous_module_with_weights
+            if layer in self.zero_layers and not self._weights_are_zero(layer):
+                num_units = self.activity[layer].num_units
+                return layer, (
+                    f"0 of {num_units} units of {layer} are active: all inputs of {name} are 0 in "
                     f"{activity.num_examples:,} examples"
                 )
         return None
@@ -211,11 +217,11 @@ class _Diagnosis:
     def find_initialised_at_zero(self) -> CheckOutcome | None:
         """Return a failure for layers whose weights stay at their initial 0; None without any."""
         layers = [
-            owner
-            for owner in self.zero_layers
-            if self._weights_are_zero(owner)
-            and owner not in self.idle_modules
-            and self._has_nonzero_input(owner)
+            module_name
+            for module_name in self.zero_layers
+            if self._weights_are_zero(module_name)
+            and module_name not in self.idle_modules
+            and self._has_nonzero_input(module_name)
         ]
         if not layers:
             return None
@@ -224,21 +230,23 @@ class _Diagnosis:
             summary=f"The weights of {format_names(layers)} are all 0 and get a gradient of "
             f"exactly 0 in {self._describe_batches()}.",
             fault="zero gradients",
-            cause="The layer and an adjacent one were initialised at 0, so neither gets a "
+            cause="The layer and an adjacent layer were initialised at 0, so neither layer gets a "
             "gradient.",
             fix="Initialise randomly. Only the last layer of a branch may be initialised at 0.",
         )
 
     def find_zero_gradients(self) -> CheckOutcome | None:
-        """Return a failure for layers with a gradient of 0 for another reason; None without any."""
-        layers = [owner for owner in self.zero_layers if owner not in self.idle_modules]
+        """Return a failure for layers with a zero gradient of any cause; None without any."""
+        layers = [
+            module_name for module_name in self.zero_layers if module_name not in self.idle_modules
+        ]
         are_all_zero = self.missing_gradients.zero and not self.names_with_nonzero_gradient
         if not layers and not are_all_zero:
             return None
-        names = self._in_order(
+        names = self._in_module_order(
             self.missing_gradients.zero
             if are_all_zero
-            else {name for owner in layers for name in self.trainable_parameters[owner]}
+            else {name for module_name in layers for name in self.trainable_parameters[module_name]}
         )
         return CheckOutcome(
             outcome="fail",
@@ -249,11 +257,13 @@ class _Diagnosis:
         )
 
     def find_by_design(self) -> CheckOutcome | None:
-        """Return a warning for the remaining parameters; None without any."""
+        """Return a warning for parameters that may have no gradient by design; None without any."""
         idle_parameters = {
-            name for name in self.missing_gradients.missing if _parent(name) in self.idle_modules
+            name
+            for name in self.missing_gradients.missing
+            if _parent_name(name) in self.idle_modules
         }
-        remaining_names = self._in_order(self.missing_gradients.zero | idle_parameters)
+        remaining_names = self._in_module_order(self.missing_gradients.zero | idle_parameters)
         if not remaining_names:
             return None
         return CheckOutcome(
@@ -266,65 +276,68 @@ class _Diagnosis:
             fix=_BY_DESIGN_FIX,
         )
 
-    def _is_idle(self, owner: str) -> bool:
+    def _is_idle(self, module_name: str) -> bool:
         """Return whether an equivalent of the module, or of one of its parents, learns.
 
-        An equivalent is a module of the same class. For a module that did not run, it must be in
-        the same ``ModuleList`` or ``ModuleDict``; for one that ran, it must have the same input.
+        An equivalent has the same class. It must also be in the same ``ModuleList`` or
+        ``ModuleDict`` if the module did not run, or have the same input if the module ran.
         """
-        return any(self._has_learning_equivalent(name) for name in _name_and_parents(owner))
+        return any(self._has_learning_equivalent(name) for name in _name_and_parents(module_name))
 
     def _has_learning_equivalent(self, name: str) -> bool:
         module, activity = self.modules[name], self.activity.get(name)
-        parent = self.modules[_parent(name)] if name else None
-        is_in_list = isinstance(parent, _LISTS)
-        for other, candidate in self.modules.items():
-            if type(candidate) is not type(module) or _are_related(other, name):
+        parent = self.modules[_parent_name(name)] if name else None
+        is_in_list = isinstance(parent, _MODULE_CONTAINERS)
+        for other_name, other_module in self.modules.items():
+            if type(other_module) is not type(module) or _are_related(other_name, name):
                 continue
             if not self._has_run(name):
-                is_equivalent = is_in_list and _parent(other) == _parent(name)
+                is_equivalent = is_in_list and _parent_name(other_name) == _parent_name(name)
             else:
-                other_activity = self.activity.get(other)
+                other_activity = self.activity.get(other_name)
                 is_equivalent = (
                     activity is not None
                     and other_activity is not None
                     and activity.input_key == other_activity.input_key
                 )
-            if is_equivalent and self._learns(other):
+            if is_equivalent and self._has_gradient(other_name):
                 return True
         return False
 
-    def _learns(self, name: str) -> bool:
+    def _has_gradient(self, name: str) -> bool:
         return any(
             parameter.startswith(f"{name}.") for parameter in self.names_with_nonzero_gradient
         )
 
-    def _has_run(self, owner: str) -> bool:
+    def _has_run(self, module_name: str) -> bool:
         """Return whether any row passed through the module or one of its children."""
         return any(
             activity.num_examples
             for name, activity in self.activity.items()
-            if name == owner or name.startswith(f"{owner}.")
+            if name == module_name or name.startswith(f"{module_name}.")
         )
 
-    def _has_nonzero_input(self, owner: str) -> bool:
-        return owner not in self.activity or self.activity[owner].has_nonzero_input is not False
+    def _has_nonzero_input(self, module_name: str) -> bool:
+        return (
+            module_name not in self.activity
+            or self.activity[module_name].has_nonzero_input is not False
+        )
 
     def _zero_layers_and_norm_layers(self) -> set[str]:
         norm_layers = {
-            owner
-            for owner, parameters in self.trainable_parameters.items()
-            if isinstance(self.modules[owner], _NORM_LAYERS)
+            module_name
+            for module_name, parameters in self.trainable_parameters.items()
+            if isinstance(self.modules[module_name], _NORM_LAYERS)
             and parameters
             and set(parameters) <= self.missing_gradients.zero
         }
         return self.zero_layers | norm_layers
 
-    def _weights_are_zero(self, owner: str) -> bool:
-        weights = [p for p in self.trainable_parameters.get(owner, {}).values() if p.ndim > 1]
+    def _weights_are_zero(self, module_name: str) -> bool:
+        weights = [p for p in self.trainable_parameters.get(module_name, {}).values() if p.ndim > 1]
         return bool(weights) and not any(bool(p.detach().any()) for p in weights)
 
-    def _in_order(self, names: Collection[str]) -> list[str]:
+    def _in_module_order(self, names: Collection[str]) -> list[str]:
         return list(
             dict.fromkeys(
                 n
@@ -342,7 +355,7 @@ def _describe_dead(name: str, activity: ModuleActivity) -> str:
     )
 
 
-def _parent(name: str) -> str:
+def _parent_name(name: str) -> str:
     return name.rpartition(".")[0]
 
 
@@ -353,5 +366,5 @@ def _name_and_parents(name: str) -> list[str]:
 
 def _are_related(one: str, other: str) -> bool:
     if not one or not other:
-        return True  # The whole network.
+        return True  # "" is the name of the whole network
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")

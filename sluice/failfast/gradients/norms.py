@@ -17,7 +17,7 @@ class GradientReport(Record):
     norms: dict[str, float] = Field(description="L2 norm of each existing gradient.")
     missing: tuple[str, ...] = Field(description="Trainable parameters without a gradient.")
     zero: tuple[str, ...] = Field(description="Parameters whose gradient is exactly 0 everywhere.")
-    large: tuple[str, ...] = Field(description="Parameters with a norm above the limit.")
+    large: tuple[str, ...] = Field(description="Parameters whose gradient norm is above the limit.")
     frozen: tuple[str, ...] = Field(description="Parameters whose requires_grad is False.")
 
     @property
@@ -34,17 +34,16 @@ class GradientReport(Record):
 def validate_gradients(
     named_parameters: Iterable[tuple[str, nn.Parameter]], *, warn_norm: float
 ) -> GradientReport:
-    """Measure the gradients after a backward pass; raise when one is non-finite.
+    """Return the norms of the gradients after a backward pass; raise if a gradient is non-finite.
 
-    Missing, zero and large gradients are listed in the report; whether they are faults is for the
-    caller to decide.
+    The report lists missing, zero and large gradients. The caller decides whether they are faults.
 
     Args:
         named_parameters: Result of ``model.named_parameters()``.
-        warn_norm: Norms above this are listed as large.
+        warn_norm: Limit above which a norm is listed as large.
 
     Raises:
-        ContractError: A gradient contains NaN or infinity; all such parameters are named.
+        ContractError: A gradient contains NaN or infinity. The message names all such parameters.
 
     Cost:
         One pass over all gradients and one device synchronisation per parameter. Suitable for a
@@ -57,10 +56,10 @@ def validate_gradients(
             frozen.append(name)
         elif parameter.grad is None:
             missing.append(name)
-        elif not bool(torch.isfinite(gradient := _values(parameter.grad)).all()):
+        elif not bool(torch.isfinite(gradient := _stored_values(parameter.grad)).all()):
             non_finite.append(name)
         else:
-            # In double precision: squares of large float32 values overflow.
+            # Use double precision, because squares of large float32 values overflow.
             norms[name] = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
     if non_finite:
         entry = find_fault("non-finite gradient")
@@ -79,6 +78,6 @@ def validate_gradients(
     )
 
 
-def _values(gradient: Tensor) -> Tensor:
-    # A sparse embedding has a sparse gradient: the rows that are not stored are 0.
+def _stored_values(gradient: Tensor) -> Tensor:
+    # A sparse embedding has a sparse gradient, whose stored rows suffice: all other rows are 0.
     return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -24,7 +24,7 @@ class OptimizerReport(Record):
         description="Trainable parameters that are in no group and therefore never updated."
     )
     repeated: tuple[str, ...] = Field(
-        description="Parameters that are in two groups, or twice in one."
+        description="Parameters that are listed more than once in the groups."
     )
     frozen: tuple[str, ...] = Field(
         description="Parameters that are in a group although requires_grad is False."
@@ -57,27 +57,27 @@ def validate_optimizer(
     parameter_by_id: dict[int, tuple[str, nn.Parameter]] = {}
     for name, parameter in named_parameters:
         parameter_by_id.setdefault(id(parameter), (name, parameter))
-    trainable = {key: name for key, (name, p) in parameter_by_id.items() if p.requires_grad}
+    trainable_names = {i: name for i, (name, p) in parameter_by_id.items() if p.requires_grad}
     return OptimizerReport(
-        num_trained=sum(counts[key] == 1 for key in trainable),
-        absent=tuple(name for key, name in trainable.items() if counts[key] == 0),
-        repeated=tuple(name for key, (name, _) in parameter_by_id.items() if counts[key] > 1),
+        num_trained=sum(counts[i] == 1 for i in trainable_names),
+        absent=tuple(name for i, name in trainable_names.items() if counts[i] == 0),
+        repeated=tuple(name for i, (name, _) in parameter_by_id.items() if counts[i] > 1),
         frozen=tuple(
             name
-            for key, (name, _) in parameter_by_id.items()
-            if counts[key] and key not in trainable
+            for i, (name, _) in parameter_by_id.items()
+            if counts[i] and i not in trainable_names
         ),
-        num_foreign=sum(key not in parameter_by_id for key in counts),
+        num_foreign=sum(i not in parameter_by_id for i in counts),
     )
 
 
 def judge_membership(report: OptimizerReport) -> CheckOutcome | None:
-    """Return a finding when the parameter groups are incomplete or overlap, or None."""
+    """Return a finding if the parameter groups are incomplete or overlap, or None."""
     numbers = {"num_absent": len(report.absent), "num_repeated": len(report.repeated)}
     if report.absent:
         num_repeated = len(set(report.repeated) - set(report.frozen))
         num_trainable = report.num_trained + len(report.absent) + num_repeated
-        foreign = (
+        foreign_note = (
             f" The groups contain {pluralize(report.num_foreign, 'parameter')} outside the network."
             if report.num_foreign
             else ""
@@ -85,7 +85,7 @@ def judge_membership(report: OptimizerReport) -> CheckOutcome | None:
         return CheckOutcome(
             outcome="fail",
             summary=f"{len(report.absent):,} of {num_trainable:,} trainable parameters are in no "
-            f"parameter group: {format_names(report.absent)}.{foreign}",
+            f"parameter group: {format_names(report.absent)}.{foreign_note}",
             numbers=numbers,
             fault="parameters not optimized",
         )
@@ -105,8 +105,8 @@ def judge_membership(report: OptimizerReport) -> CheckOutcome | None:
 
 
 def _tensors(params: Any) -> Iterable[Tensor]:
-    """Return the parameters of a group, which torch accepts as a tensor or an iterable."""
+    """Return the parameters of a group, in all forms of ``params`` that torch accepts."""
     if isinstance(params, Tensor):
         return [params]
-    # torch also accepts pairs of name and parameter.
+    # An item may be a pair of name and parameter.
     return (item[1] if isinstance(item, tuple) else item for item in params)

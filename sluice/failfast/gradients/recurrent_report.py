@@ -18,9 +18,12 @@ from sluice.models.parameter_names import format_names
 def judge_normalisers(
     states: Mapping[str, Tensor],
 ) -> tuple[tuple[NormaliserRange, ...], CheckOutcome | None]:
-    """Return the range of every normaliser state, and a finding when one is unsuitable.
+    """Return the range of every normaliser state, and a finding if a state is unsuitable.
 
-    NaN and infinity fail; a state so small that division by it overflows warns.
+    A state with NaN or infinity fails. A state so small that the division by it overflows warns.
+
+    Args:
+        states: Normaliser states by name of the sLSTM layer.
     """
     try:
         ranges = tuple(normaliser_range(layer, state) for layer, state in states.items())
@@ -38,11 +41,11 @@ def judge_normalisers(
     names = format_names([r.layer for r in vanishing_ranges])
     return ranges, CheckOutcome(
         outcome="warn",
-        summary=f"The normaliser state of {names} must stay above 0; the lowest value is "
+        summary=f"The normaliser state of {names} must stay well above 0; the lowest value is "
         f"{min(r.lowest for r in vanishing_ranges):g}.",
         fault="non-finite output",
-        cause="The cell state is divided by the normaliser, and the quotient overflows if "
-        "the normaliser is so close to 0.",
+        cause="The cell state is divided by the normaliser. The quotient overflows if the "
+        "normaliser is too close to 0.",
         fix="Initialise the stabiliser with the first input gate, as sluice.models.slstm does.",
     )
 
@@ -65,7 +68,7 @@ def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> CheckOutcome 
 def recurrent_numbers(
     gradients: Sequence[RecurrentGradients], ranges: Sequence[NormaliserRange]
 ) -> dict[str, EvidenceValue]:
-    """Return the numbers of a finding by layer; empty for a network without recurrent layers."""
+    """Return gradient norms and normaliser ranges as named numbers; {} without recurrent layers."""
     numbers: dict[str, EvidenceValue] = {}
     for layer_gradients in gradients:
         if layer_gradients.forget_bias_norm is not None:

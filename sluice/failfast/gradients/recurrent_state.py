@@ -1,4 +1,4 @@
-"""Gradients of the gates of recurrent layers, and the range of their normaliser states."""
+"""Gradients of the gates of recurrent layers, and the normaliser states of sLSTM layers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class RecurrentGradients(Record):
         "trainable bias has a gradient, or the cell has no forget gate."
     )
     hidden_norm: float | None = Field(
-        description="L2 norm of the gradient of the hidden-to-hidden weight; None without one."
+        description="L2 norm of the gradient of the hidden-to-hidden weight; None if it has none."
     )
 
 
@@ -35,7 +35,7 @@ class NormaliserRange(Record):
 
     @property
     def is_vanishing(self) -> bool:
-        """True when the state is NaN, or so small that division by it overflows."""
+        """True if the lowest value is NaN, or so small that a division by it overflows."""
         return not self.lowest >= torch.finfo(torch.float32).tiny
 
 
@@ -43,8 +43,8 @@ def recurrent_gradients(model: nn.Module) -> tuple[RecurrentGradients, ...]:
     """Measure the gate gradients of every LSTM, GRU and sLSTM layer after a backward pass.
 
     torch stacks the gates of an LSTM as i, f, g, o: the forget gate is the second quarter of a
-    bias. A forget slice of exactly 0 means that no state is carried from row to row: a window of
-    one row, or an output that is read before the state is used.
+    bias. If the gradient of the forget gate is exactly 0, no state is carried from row to row: the
+    window has one row, or the output is read before the state is used.
 
     Args:
         model: Model with gradients.
@@ -52,7 +52,7 @@ def recurrent_gradients(model: nn.Module) -> tuple[RecurrentGradients, ...]:
     return tuple(
         _layer_gradients(".".join(filter(None, (name, suffix.removeprefix("_")))), module, suffix)
         for name, module in model.named_modules()
-        for suffix in _suffixes(module)
+        for suffix in _parameter_suffixes(module)
     )
 
 
@@ -70,12 +70,12 @@ def normaliser_range(layer: str, normaliser: Tensor) -> NormaliserRange:
         raise ContractError(
             f"The normaliser state of {layer} must not be empty, got the shape "
             f"{tuple(normaliser.shape)}.",
-            fix="Pass the states of at least one example and row.",
+            fix="Pass the state of at least one example and row.",
         )
-    num_bad = int((~torch.isfinite(normaliser)).sum())
-    if num_bad:
+    num_non_finite = int((~torch.isfinite(normaliser)).sum())
+    if num_non_finite:
         raise ContractError(
-            f"The normaliser state of {layer} must be finite, {num_bad:,} of "
+            f"The normaliser state of {layer} must be finite, {num_non_finite:,} of "
             f"{normaliser.numel():,} values are not.",
             cause="The exponential gates overflow, or weights or inputs are NaN.",
             fix="Subtract a stabiliser state in the exponents, as sluice.models.slstm does.",
@@ -107,7 +107,7 @@ def record_normalisers(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             handle.remove()
 
 
-def _suffixes(module: nn.Module) -> tuple[str, ...]:
+def _parameter_suffixes(module: nn.Module) -> tuple[str, ...]:
     """Return the suffixes of the parameter names, one for each layer and direction."""
     if isinstance(module, (nn.LSTM, nn.GRU)):
         directions = ("", "_reverse") if module.bidirectional else ("",)
@@ -121,15 +121,15 @@ def _suffixes(module: nn.Module) -> tuple[str, ...]:
 
 def _layer_gradients(layer: str, module: nn.Module, suffix: str) -> RecurrentGradients:
     # The gate order is i, f, g, o in all three classes: the forget gate is the second block.
-    has_forget = isinstance(module, (nn.LSTM, nn.LSTMCell, SLSTMLayer))
+    has_forget_gate = isinstance(module, (nn.LSTM, nn.LSTMCell, SLSTMLayer))
     names = ["bias"] if isinstance(module, SLSTMLayer) else ["bias_ih", "bias_hh"]
-    biases = [_gradient(module, f"{name}{suffix}") for name in names] if has_forget else []
-    forget = [bias.chunk(4)[1] for bias in biases if bias is not None]
-    hidden = _gradient(module, f"weight_hh{suffix}")
+    bias_gradients = [_gradient(module, f"{n}{suffix}") for n in names] if has_forget_gate else []
+    forget_gradients = [bias.chunk(4)[1] for bias in bias_gradients if bias is not None]
+    hidden_gradient = _gradient(module, f"weight_hh{suffix}")
     return RecurrentGradients(
         layer=layer,
-        forget_bias_norm=_norm(torch.cat(forget)) if forget else None,
-        hidden_norm=None if hidden is None else _norm(hidden),
+        forget_bias_norm=_norm(torch.cat(forget_gradients)) if forget_gradients else None,
+        hidden_norm=None if hidden_gradient is None else _norm(hidden_gradient),
     )
 
 

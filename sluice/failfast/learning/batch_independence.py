@@ -1,4 +1,4 @@
-"""Check that a prediction is reproducible and does not depend on the rest of the batch."""
+"""Check that a prediction is reproducible and does not depend on other examples of the batch."""
 
 import math
 
@@ -14,13 +14,13 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.examples import Examples
 
 _NUM_SINGLE_EXAMPLES = 8
-"""Number of examples that are predicted one by one. Few suffice: a model that mixes examples
-changes nearly all predictions."""
+"""Number of examples that are predicted one by one. A few examples suffice, because a model that
+mixes examples changes nearly all predictions."""
 
-_ROUNDING_STEPS = 4.0
-"""Allowed rounding error of an output [machine epsilons times the largest absolute output]. It is
-added to the tolerance, because outputs with mean 1e4 and standard deviation 1 have large rounding
-errors."""
+_MAX_ROUNDING_ERROR = 4.0
+"""Maximum rounding error of an output [machine epsilons times the largest absolute output]. This
+error is added to the tolerance: outputs with mean 1e4 and standard deviation 1 have rounding errors
+that are large compared with their standard deviation."""
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -38,9 +38,9 @@ def find_batch_dependence(
     - An example predicted alone must give the same output as within the batch. A model that does
       not accept a single example is called with halves of the batch instead.
 
-    Differences are measured in standard deviations of the output over the batch, beyond rounding.
-    Measured over 82 healthy models: 0 for the first and at most 2e-5 for the second check. Dropout
-    gives 2.8, and models that mix examples at least 0.7.
+    Differences are measured in standard deviations of the output over the batch; rounding errors
+    are allowed in addition. In 82 healthy models, the first difference was 0 and the second at most
+    2e-5. Dropout caused a difference of 2.8, and models that mix examples at least 0.7.
 
     Args:
         model: Model in eval mode.
@@ -56,18 +56,18 @@ def find_batch_dependence(
         Nine forward passes, eight of them with one example. Two more with half of the batch if the
         model does not accept a single example.
     """
-    tolerance = _tolerance(output, settings)
+    max_difference = _max_difference(output, settings)
     with (
         RandomStream(derive_seed(seed, "poc_repeated_prediction")).active(),
         torch.inference_mode(),
     ):
         repeated_output = model(batch.inputs)
-        if not _are_equal(output, repeated_output, tolerance):
+        if not _are_equal(output, repeated_output, max_difference):
             return _nondeterministic_finding(output, repeated_output, batch, settings)
         positions, separate_output, context = _predict_separately(
             model, batch, tuple(output.shape[1:])
         )
-    if _are_equal(output[positions], separate_output, tolerance):
+    if _are_equal(output[positions], separate_output, max_difference):
         return None
     return _batch_dependence_finding(
         model, output, positions, separate_output, context, batch, settings
@@ -87,7 +87,7 @@ def _predict_separately(
     positions = spread_rows(len(batch), _NUM_SINGLE_EXAMPLES)
     try:
         single_outputs = [model(slice_input(x, i, i + 1)) for i in positions.tolist()]
-        if all(tuple(part.shape) == (1, *output_shape) for part in single_outputs):
+        if all(tuple(output.shape) == (1, *output_shape) for output in single_outputs):
             return positions, torch.cat(single_outputs), "alone"
     except _BATCH_OF_ONE_ERRORS:
         pass
@@ -95,17 +95,17 @@ def _predict_separately(
     return all_positions, torch.cat([model(half) for half in halves]), "with half of the batch"
 
 
-def _tolerance(output: Tensor, settings: PocSettings) -> float:
-    """Return the allowed difference of two outputs, from the output for the whole batch."""
-    rounding = _ROUNDING_STEPS * torch.finfo(output.dtype).eps * float(output.abs().max())
-    return settings.batch_independence_tolerance * _deviation(output) + rounding
+def _max_difference(output: Tensor, settings: PocSettings) -> float:
+    """Return the allowed difference of two outputs, given the output for the whole batch."""
+    rounding_error = _MAX_ROUNDING_ERROR * torch.finfo(output.dtype).eps * float(output.abs().max())
+    return settings.batch_independence_tolerance * _deviation(output) + rounding_error
 
 
-def _are_equal(one: Tensor, two: Tensor, tolerance: float) -> bool:
-    """Return whether two outputs are equal within the tolerance; NaN is never equal."""
+def _are_equal(one: Tensor, two: Tensor, max_difference: float) -> bool:
+    """Return whether no value differs by more than ``max_difference``; NaN is never equal."""
     if one.shape != two.shape:
         return False
-    return bool(((one.double() - two.double()).abs() <= tolerance).all())
+    return bool(((one.double() - two.double()).abs() <= max_difference).all())
 
 
 def _deviation(output: Tensor) -> float:
@@ -117,7 +117,7 @@ def _deviation(output: Tensor) -> float:
 def _nondeterministic_finding(
     output: Tensor, repeated_output: Tensor, batch: Examples, settings: PocSettings
 ) -> CheckOutcome:
-    difference = _largest_difference(
+    difference = _describe_largest_difference(
         output, repeated_output, batch, settings, deviation=_deviation(output)
     )
     return CheckOutcome(
@@ -137,22 +137,22 @@ def _batch_dependence_finding(
     batch: Examples,
     settings: PocSettings,
 ) -> CheckOutcome:
-    rows = batch.take(positions)
-    suspect = _find_suspect_layer(model)
+    examples = batch.take(positions)
+    suspect_layer = _find_suspect_layer(model)
     cause = find_fault("batch dependence").cause
-    difference = _largest_difference(
-        output[positions], separate_output, rows, settings, deviation=_deviation(output)
+    difference = _describe_largest_difference(
+        output[positions], separate_output, examples, settings, deviation=_deviation(output)
     )
     return CheckOutcome(
         outcome="fail",
         summary="In eval mode the output for an example must not depend on the rest of the batch; "
         f"{difference} when it is predicted {context}.",
         fault="batch dependence",
-        cause=f"Most likely {suspect}. {cause}" if suspect else "",
+        cause=f"Most likely {suspect_layer}. {cause}" if suspect_layer else "",
     )
 
 
-def _largest_difference(
+def _describe_largest_difference(
     one: Tensor, two: Tensor, batch: Examples, settings: PocSettings, *, deviation: float
 ) -> str:
     """Describe the example with the largest difference.
@@ -169,22 +169,22 @@ def _largest_difference(
     difference = (one.double() - two.double()).abs().reshape(len(one), -1)
     difference = torch.where(difference.isnan(), math.inf, difference)
     row, column = divmod(int(difference.argmax()), difference.shape[1])
-    pair = [float(values.reshape(len(one), -1)[row, column]) for values in (one, two)]
+    value, other_value = (float(v.reshape(len(one), -1)[row, column]) for v in (one, two))
     largest = float(difference[row, column])
-    comparison = f"{largest:.4g}, only rounding errors are allowed"
+    comparison = f"{largest:.4g}; only rounding errors are allowed"
     if deviation > 0:
         comparison = (
-            f"{largest / deviation:.4g} standard deviations, at most "
+            f"{largest / deviation:.4g} standard deviations; at most "
             f"{settings.batch_independence_tolerance:g} are allowed"
         )
     return (
-        f"the output of row {batch.rows[row]} is {pair[0]:.4g}, but {pair[1]:.4g} (a difference of "
-        f"{comparison})"
+        f"the output of row {batch.rows[row]} is {value:.4g}, but {other_value:.4g} (a difference "
+        f"of {comparison})"
     )
 
 
 def _find_suspect_layer(model: nn.Module) -> str:
-    """Describe the first layer whose settings make it mix the examples of a batch, or return ""."""
+    """Describe the first layer whose settings let it mix the examples of a batch; "" if none."""
     for name, module in model.named_modules():
         if getattr(module, "batch_first", True) is False:
             return f"{name} ({type(module).__name__}) without batch_first=True"

@@ -1,7 +1,7 @@
 """Calibrates buffers that track the data, such as the running statistics of batch norm.
 
-Before such buffers have processed data, the outputs of a network in eval mode are not
-representative, and its loss changes with the buffers although the weights do not change.
+Before such buffers have tracked data, the outputs of a network in eval mode are not representative.
+The loss then changes with the buffers, although the weights do not change.
 """
 
 import copy
@@ -26,15 +26,15 @@ def calibrate_buffers(
         model: Model to copy; stays in its train or eval mode.
         examples: Examples on which the buffers are updated.
         batch_rows: Examples per forward pass.
-        num_passes: Number of forward passes. By default batch norm moves by a tenth at each pass,
-            so 1.5 % of its initial value remains after 40.
+        num_passes: Number of forward passes. With the default momentum of 0.1, the initial running
+            statistics of batch norm have a share of 1.5 % after 40 passes.
         seed: Seed of dropout.
     """
     calibrated_model = copy.deepcopy(model)
     calibrated_model.train()
     initial_buffers = [buffer.clone() for buffer in calibrated_model.buffers()]
     batches = tuple(split_input(examples.inputs, batch_rows))
-    # A last batch of one example has no standard deviation.
+    # Drop a last batch of one example, which has no standard deviation.
     batches = tuple(batch for batch in batches if input_length(batch) > 1) or batches
     with RandomStream(seed).active(), torch.no_grad():
         for index in range(num_passes):

@@ -1,7 +1,7 @@
 """Check that the epoch selector returns the best epoch for synthetic training histories.
 
-Every test case has one known answer, so a selector that returns positions instead of epochs,
-maximises, or mishandles NaN returns a wrong one.
+Every test case has one correct answer. A selector that returns positions instead of epochs,
+maximises, or mishandles NaN returns a wrong answer.
 """
 
 import math
@@ -22,9 +22,9 @@ def check_epoch_selector(
 ) -> CheckOutcome:
     """Call the selector with histories whose best epoch is known.
 
-    The cases: the best score at every candidate in turn, shuffled scores, ties (the earliest
-    wins), NaN and infinite scores (never selected), negative scores, and histories without a
-    finite score (must raise an error).
+    The cases: the best score at each candidate epoch in turn, shuffled scores, ties (the earliest
+    epoch is correct), NaN and infinite scores (never selected), negative scores, and histories
+    without a finite score (the selector must raise an error).
 
     Args:
         select_epoch: Function from validation loss by epoch to the epoch whose weights are kept.
@@ -33,27 +33,27 @@ def check_epoch_selector(
     """
     num_cases = 0
     wrong_answers: list[str] = []
-    for case, scores, correct_epoch in _test_cases(settings, seed):
+    for description, scores, correct_epoch in _test_cases(settings, seed):
         num_cases += 1
         # The selector gets a copy, so that it cannot change the test case.
-        answer = _select(select_epoch, dict(scores))
+        answer = _call_selector(select_epoch, dict(scores))
         if answer != correct_epoch:
-            correct, got = _describe_answer(correct_epoch), _describe_answer(answer)
-            wrong_answers.append(f"{case}: {correct} is required, got {got}")
+            correct, actual = _describe_answer(correct_epoch), _describe_answer(answer)
+            wrong_answers.append(f"{description}: {correct} is required, got {actual}")
     numbers = {"questions": num_cases, "wrong_answers": len(wrong_answers)}
     candidates = settings.selector_epochs
-    span = f"{len(candidates)} candidates, epochs {candidates[0]} to {candidates[-1]}"
+    epochs_text = f"{len(candidates)} candidates, epochs {candidates[0]} to {candidates[-1]}"
     if wrong_answers:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(wrong_answers)} of {num_cases} answers were wrong ({span}). First: "
-            f"{wrong_answers[0]}.",
+            summary=f"{len(wrong_answers)} of {num_cases} answers were wrong ({epochs_text}). "
+            f"First: {wrong_answers[0]}.",
             numbers=numbers,
             fault="wrong epoch selection",
         )
     return CheckOutcome(
         outcome="pass",
-        summary=f"{num_cases} of {num_cases} answers were correct ({span}).",
+        summary=f"{num_cases} of {num_cases} answers were correct ({epochs_text}).",
         numbers=numbers,
     )
 
@@ -68,18 +68,23 @@ def _test_cases(settings: PocSettings, seed: int) -> Iterator[_TestCase]:
     for best in epochs:
         yield f"best score at epoch {best}", worse_scores() | {best: 0.5}, best
     for _ in range(settings.selector_shuffles):
-        # From worst to best, half of them negative; the order of the mapping is random too.
-        ranked = [epochs[i] for i in rng.permutation(len(epochs))]
-        scores = {epoch: len(epochs) / 2 - rank for rank, epoch in enumerate(ranked)}
-        order = [epochs[i] for i in rng.permutation(len(epochs))]
-        best = ranked[-1]
-        yield f"shuffled scores, best at epoch {best}", {e: scores[e] for e in order}, best
-    yield from _ties_and_gaps(epochs, worse_scores)
+        # The score decreases by 1 from each epoch to the next better epoch, and half of the scores
+        # are negative. The order of the epochs in the mapping is random, too.
+        ranked_epochs = [epochs[i] for i in rng.permutation(len(epochs))]
+        scores = {epoch: len(epochs) / 2 - rank for rank, epoch in enumerate(ranked_epochs)}
+        shuffled_epochs = [epochs[i] for i in rng.permutation(len(epochs))]
+        best = ranked_epochs[-1]
+        yield (
+            f"shuffled scores, best at epoch {best}",
+            {e: scores[e] for e in shuffled_epochs},
+            best,
+        )
+    yield from _cases_with_ties_and_nan(epochs, worse_scores)
     yield "an empty history", {}, None
     yield "a history of NaN only", dict.fromkeys(epochs, math.nan), None
 
 
-def _ties_and_gaps(
+def _cases_with_ties_and_nan(
     epochs: list[int], worse_scores: Callable[[], dict[int, float]]
 ) -> Iterator[_TestCase]:
     first, second, last = epochs[0], epochs[1], epochs[-1]
@@ -92,18 +97,18 @@ def _ties_and_gaps(
         second,
     )
     yield "all scores equal", dict.fromkeys(epochs, 1.0), first
-    for gap in (first, middle, last):
-        best = second if gap != second else first
-        yield f"NaN at epoch {gap}", worse_scores() | {gap: math.nan, best: 0.5}, best
+    for nan_epoch in (first, middle, last):
+        best = second if nan_epoch != second else first
+        yield f"NaN at epoch {nan_epoch}", worse_scores() | {nan_epoch: math.nan, best: 0.5}, best
     only_finite_score = dict.fromkeys(epochs, math.nan) | {middle: 1.0}
     yield f"NaN everywhere but at epoch {middle}", only_finite_score, middle
     yield f"infinity at epoch {first}", worse_scores() | {first: math.inf, last: 0.5}, last
 
 
-def _select(select_epoch: SelectEpoch, scores: dict[int, float]) -> object:
+def _call_selector(select_epoch: SelectEpoch, scores: dict[int, float]) -> object:
     try:
         answer = select_epoch(scores)
-    except Exception as error:  # the correct answer to a history without finite scores
+    except Exception as error:  # an error is correct only for a history without finite scores
         has_finite_score = any(math.isfinite(score) for score in scores.values())
         return f"{type(error).__name__}: {error}" if has_finite_score else None
     return "no epoch (None)" if answer is None else answer

@@ -25,14 +25,14 @@ def check_instantiation(
 ) -> CheckOutcome:
     """Build the model for the real number of features and run it on one real batch.
 
-    The output must be a finite tensor of the shape that the workload declares for the targets,
-    and the output of an example must not depend on the rest of the batch.
+    The output must be a finite tensor of the shape that the workload declares for the targets. The
+    output for an example must not depend on other examples of the batch.
 
     Args:
         workload: Builds the model and declares the output shape.
         model_settings: Architecture and size.
         train: Train examples of a fold.
-        settings: Rows of the batch, ``batch_independence_tolerance``.
+        settings: ``probe_batch_rows`` and ``batch_independence_tolerance``.
         seed: Base seed of the initial weights.
 
     Raises:
@@ -65,11 +65,11 @@ def check_instantiation(
             cause=cause,
             fix=fix,
         )
-    num_bad = int((~torch.isfinite(output)).sum())
-    if num_bad:
+    num_non_finite = int((~torch.isfinite(output)).sum())
+    if num_non_finite:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{num_bad:,} of {output.numel():,} output values are not finite: "
+            summary=f"{num_non_finite:,} of {output.numel():,} output values are not finite: "
             f"{_locate_non_finite(workload, model, batch)}.",
             fault="non-finite output",
         )
@@ -97,7 +97,7 @@ def check_instantiation(
 def _find_served_problem(
     workload: Workload, output: Tensor, batch: Examples
 ) -> CheckOutcome | None:
-    """Return what is wrong with the workload's own ``served_output`` or ``served_losses``."""
+    """Return a finding for a wrong ``served_output`` or ``served_losses``, or None."""
     num_rows = len(batch)
     served_output = workload.served_output(output, batch.inputs)
     if (
@@ -120,18 +120,18 @@ def _find_served_problem(
 
 
 def _served_shape_finding(method: str, required_shape: str, value: object) -> CheckOutcome:
-    got = format_shape(value) if isinstance(value, Tensor) else type(value).__name__
+    actual = format_shape(value) if isinstance(value, Tensor) else type(value).__name__
     return CheckOutcome(
         outcome="fail",
         summary=f"{method}() of the workload must return a tensor of shape {required_shape}, "
-        f"got {got}.",
+        f"got {actual}.",
         fault="shape mismatch",
         fix=f"Correct {method}().",
     )
 
 
 def too_few_examples(num_examples: int, num_required: int) -> CheckOutcome:
-    """Return the finding that there are too few train examples for the check."""
+    """Return the outcome "insufficient" of a check that requires more train examples."""
     return CheckOutcome(
         outcome="insufficient",
         summary=f"At least {num_required:,} train examples of fold 0 are required, got "
@@ -144,13 +144,13 @@ def too_few_examples(num_examples: int, num_required: int) -> CheckOutcome:
 def _explain_shape(
     workload: Workload, batch: Examples, output: Tensor, required_shape: tuple[int, ...]
 ) -> tuple[str, str]:
-    """Return cause and fix of a wrong output shape; "" selects the text of the fault."""
+    """Return cause and fix of a wrong output shape; "" for the text of the fault catalogue."""
     has_default_shape = type(workload).output_shape is Workload.output_shape
     if has_default_shape and not batch.targets.is_floating_point():
         return (
             "The targets are integers, and the workload does not override output_shape().",
-            "For classes write an output_shape() that returns (len(y), number of classes), and "
-            "a matching losses().",
+            "For classes, write an output_shape() that returns (len(y), number of classes), and "
+            "a losses() that accepts this shape.",
         )
     if tuple(output.shape) != (*required_shape, 1):
         return "", ""
@@ -169,13 +169,14 @@ def _locate_non_finite(workload: Workload, model: nn.Module, batch: Examples) ->
         return f"NaN or infinity in {', '.join(tensor_names)}"
     x = batch.inputs
     if isinstance(x, dict):
-        names = [name for name, part in x.items() if not bool(torch.isfinite(part).all())]
+        names = [name for name, tensor in x.items() if not bool(torch.isfinite(tensor).all())]
     else:
-        bad_D = (~torch.isfinite(x)).reshape(-1, x.shape[-1]).any(dim=0).nonzero().flatten()
+        is_non_finite = (~torch.isfinite(x)).reshape(-1, x.shape[-1]).any(dim=0)
         columns = workload.feature_columns
         names = [
-            columns[i] if len(columns) == x.shape[-1] else f"feature {i}" for i in bad_D.tolist()
+            columns[i] if len(columns) == x.shape[-1] else f"feature {i}"
+            for i in is_non_finite.nonzero().flatten().tolist()
         ]
     if names:
         return f"NaN or infinity in the input, in {', '.join(names)}"
-    return "weights and input are finite, so forward() produces them"
+    return "weights and input are finite, so forward() produces the non-finite values"

@@ -1,8 +1,8 @@
 """Decreases and increases of the loss in mini trainings, relative to the learnable loss.
 
-The learnable loss is the first loss (or the loss of the best constant output if that is higher)
-minus the loss of a predictor that knows the target. Measures relative to it do not change when a
-constant is added to a loss or when a loss is multiplied by a factor.
+The learnable loss is the first loss, or the loss of the best constant output if this loss is
+higher, minus the loss of a predictor that knows the target. Ratios to the learnable loss do not
+change if a constant is added to the loss or if the loss is multiplied by a factor.
 
 Shape legend: S = seeds, E = epochs.
 """
@@ -18,8 +18,7 @@ from sluice.workloads.constant_baseline import ConstantBaseline
 
 _MAX_STEP_RATIO = 10.0
 """Maximum ratio of the real training's steps to the mini training's steps for which the full
-``min_loss_decrease`` is required. For a longer training the requirement is reduced in proportion.
-"""
+``min_loss_decrease`` is required. At higher ratios, the requirement is reduced in proportion."""
 
 _MIN_DECREASE = 1e-4
 """Lower limit of the reduced requirement [share of the learnable loss]. With a learning rate of
@@ -28,7 +27,7 @@ _MIN_DECREASE = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossDecreaseBound:
-    """Decrease of the loss as a share of the learnable loss: mean over seeds and lower bound."""
+    """Loss decrease as a share of the learnable loss: mean over seeds, and its lower bound."""
 
     mean: float
     lower: float
@@ -41,7 +40,7 @@ def bound_loss_decrease(decrease_S: NDArray[np.float64], *, confidence: float) -
         decrease_S: Loss decrease of at least 2 seeds, as a share of the learnable loss.
         confidence: One-sided coverage of the bound.
     """
-    # scipy.special instead of scipy.stats: the same quantile without a second of import time.
+    # scipy.stats would give the same quantile, but its import takes a second.
     from scipy.special import stdtrit
 
     num_seeds = len(decrease_S)
@@ -55,11 +54,11 @@ def bound_loss_decrease(decrease_S: NDArray[np.float64], *, confidence: float) -
 def interim_confidence(settings: PocSettings) -> float:
     """Return the confidence level of each interim analysis of the bound.
 
-    More seeds are trained if the first ones are inconclusive. The bound is then tested twice: after
-    the first seeds and after all of them. Each test has half of the error rate, so the two together
-    accept a decrease that is too small no more often than ``loss_decrease_confidence`` allows. With
-    a test after every seed, each test would have a sixth of the error rate, and three seeds would
-    seldom pass.
+    More seeds are trained if the first ``mini_seeds`` are inconclusive. The bound is then tested
+    twice: after the first seeds and after all seeds. Each test gets half of the error rate, so both
+    tests together accept a decrease that is too small no more often than
+    ``loss_decrease_confidence`` allows. With a test after every seed, each of the six tests of the
+    default settings would get a sixth of the error rate, and three seeds would seldom pass.
     """
     num_analyses = 2 if settings.mini_max_seeds > settings.mini_seeds else 1
     return 1.0 - (1.0 - settings.loss_decrease_confidence) / num_analyses
@@ -69,9 +68,9 @@ def required_loss_decrease(step_share: float, settings: PocSettings) -> float:
     """Return the required loss decrease, as a share of the learnable loss.
 
     Args:
-        step_share: Ratio of the mini training's optimizer steps to the real training's.
+        step_share: Optimizer steps of the mini training divided by those of the real training.
         settings: Contains ``min_loss_decrease``, which is reduced if the real training has more
-            than ten times the steps.
+            than ten times the steps of the mini training.
     """
     scaled_decrease = settings.min_loss_decrease * min(1.0, _MAX_STEP_RATIO * step_share)
     return max(scaled_decrease, min(settings.min_loss_decrease, _MIN_DECREASE))
@@ -85,10 +84,10 @@ def learnable_loss(first_S: NDArray[np.float64], baseline: ConstantBaseline) -> 
 
 
 def loss_increases(loss_SE: NDArray[np.float64], baseline: ConstantBaseline) -> NDArray[np.float64]:
-    """Return how far each loss is above the larger of first loss and constant baseline (S, 1 + E).
+    """Return how far each loss is above the first loss and the constant baseline (S, 1 + E).
 
-    The increase is measured in units of ``baseline.unit``. Without a baseline it is the increase
-    over the first loss, relative to the first loss.
+    The larger of the two is subtracted, and the increase is divided by ``baseline.unit``. Without a
+    baseline, the result is the increase over the first loss, relative to the first loss.
     """
     first_S1 = loss_SE[:, :1]
     if baseline.problem:

@@ -1,7 +1,7 @@
 """Check that a training of a few seconds lowers the loss by more than the seed variation.
 
-A baseline unit is the gain from knowing the target: the distance from the loss of the best constant
-output to that of a predictor that knows the target (``ConstantBaseline.unit``).
+The constant baseline is the loss of the best constant output. A baseline unit is the constant
+baseline minus the loss of a predictor that knows the target (``ConstantBaseline.unit``).
 
 Shape legend: S = seeds, E = epochs.
 """
@@ -39,19 +39,23 @@ from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Workload
 
+_BASELINE_UNIT_TEXT = (
+    "the difference between the losses of the best constant output and of perfect predictions"
+)
+
 _MAX_UNITS_ABOVE = 10.0
-"""Maximum excess of the last loss over the constant baseline for a pass [baseline units]. With a
-larger excess, the decrease may only show that outputs approach the target's level, so the check
-warns. Models of a rare class (2 %) and of a mixture density were up to 4.5 units above the baseline
-after a slow start, and did learn."""
+"""Maximum excess of the last loss over the constant baseline for a pass [baseline units]. A larger
+excess causes a warning, because the decrease may only show that outputs approach the target's
+level. Models of a rare class (2 %) and of a mixture density learned slowly, but without a fault;
+their losses were up to 4.5 units above the baseline."""
 
 _MIN_UNITS_BELOW = 0.05
-"""Minimum distance of the last loss below the constant baseline that shows that the model uses its
-inputs [baseline units]. With a smaller distance, the summary says that this is not shown."""
+"""Minimum distance of the last loss below the constant baseline [baseline units]. With a smaller
+distance, the summary says that the loss does not show whether the model uses its inputs."""
 
 _PRETRAINED_UNITS_BELOW = 0.5
 """A model counts as pretrained if its first loss is more than this distance below the constant
-baseline [baseline units]. If its loss does not decrease, the check warns instead of failing."""
+baseline [baseline units]. If the loss of such a model does not decrease, the check only warns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +65,16 @@ class MiniTraining:
     loss_SE: NDArray[np.float64]
     """Loss on the subset before training and after each epoch, (S, 1 + E), without dropout."""
     model: nn.Module
-    """Model of the last seed with the weights of its best epoch. If ``failure`` is given, it is not
-    fully trained."""
+    """Model of the last seed with the weights of its best epoch. If ``failure`` is not None, this
+    model is not fully trained."""
     examples: Examples
     """The subset: evenly spaced train examples."""
     baseline: ConstantBaseline
     step_share: float
-    """Optimizer steps of one mini training divided by the maximum of the real training."""
+    """Optimizer steps of one mini training divided by the maximum number of steps of the real
+    training."""
     failure: CheckOutcome | None = None
-    """Finding when there is no result: too few examples, or a non-finite loss."""
+    """Finding that explains why a training is missing: too few examples, or a non-finite loss."""
 
 
 def check_mini_training(
@@ -102,14 +107,15 @@ def run_mini_training(
     """Train from several seeds for a few epochs on one subset of the real data.
 
     The losses of a seed are measured before the first step and after each epoch, on the subset
-    and without dropout. Losses measured during an epoch would hide a learning rate that is too
-    high: the first epoch is then so bad that the last one looks like progress. Running statistics
-    are calibrated on the subset before the first loss is measured; otherwise those of batch norm
-    would lower the loss at any learning rate.
+    and without dropout. Mean losses of whole epochs would hide a learning rate that is too high:
+    the first epoch would have such a high loss that the last epoch would look like progress.
+
+    Running statistics are calibrated on the subset before the first loss is measured. Without the
+    calibration, the updates of batch norm would lower the loss at any learning rate.
 
     If the mean decrease of the first ``mini_seeds`` is sufficient but not yet significant, all
-    ``mini_max_seeds`` are trained: different decreases from different seeds are not a fault. A
-    decrease that is too small, or an increase, is not repeated with more seeds.
+    ``mini_max_seeds`` are trained, because different decreases of different seeds are not a fault.
+    If the mean decrease is too small or negative, no more seeds are trained.
 
     Args:
         workload: Builds the model and defines the losses.
@@ -123,13 +129,13 @@ def run_mini_training(
         Exception: Any exception of the model's or the loss's own code.
 
     Cost:
-        ``mini_seeds * mini_epochs`` passes over ``mini_rows`` examples; ``mini_max_seeds`` instead
-        of ``mini_seeds`` when the first ones are inconclusive.
+        ``mini_seeds * mini_epochs`` passes over ``mini_rows`` examples. If the first seeds are
+        inconclusive, ``mini_max_seeds * mini_epochs`` passes.
     """
     subset = sample_evenly(examples, settings.mini_rows)
     num_steps = settings.mini_epochs * math.ceil(len(subset) / training.batch_rows)
-    real_steps = training.max_epochs * math.ceil(len(examples) / training.batch_rows)
-    step_share = num_steps / real_steps if real_steps else 1.0
+    num_real_steps = training.max_epochs * math.ceil(len(examples) / training.batch_rows)
+    step_share = num_steps / num_real_steps if num_real_steps else 1.0
     baseline = measure_constant_baseline(workload, subset.targets)
     short_training = training.model_copy(
         update={"max_epochs": settings.mini_epochs, "patience_epochs": settings.mini_epochs}
@@ -170,30 +176,31 @@ def judge_mini_training(
 ) -> CheckOutcome:
     """Check that the loss decreased, did not explode, and is not far above the constant baseline.
 
-    The decrease is relative to the learnable loss: the first loss (or that of the best constant
-    output if that is higher) minus the loss of a predictor that knows the target. So the result
-    does not depend on the offset and scale of the loss, and a decrease that only moves predictions
-    to the level of an unscaled target is not overrated.
+    The decrease is relative to the learnable loss: the first loss (or the constant baseline if it
+    is higher) minus the loss of a predictor that knows the target. So the result does not depend on
+    the offset and scale of the loss, and a decrease that only moves predictions to the level of an
+    unscaled target is not overrated.
 
-    - Decrease: fails unless the one-sided lower t bound of the mean decrease over seeds is above
-      ``min_loss_decrease``. A learning rate that is too low decreases the loss by too little. The
-      required decrease depends on the length of the real training: beyond ten times the steps it
-      is reduced in proportion, down to 0.01 %. For a model whose first loss is far below the
-      baseline (pretrained), a missing decrease only warns.
-    - No explosion: fails if after any epoch of any seed the loss exceeds both its first value and
-      the baseline by more than ``max_loss_increase_ratio`` baseline units. With cosine decay, even
-      a learning rate of 10 can by chance end below the first value, so all epochs are checked.
-    - Use of inputs: the loss of outputs that do not depend on the input is never below the
-      baseline. But after so few steps, neither is the loss of a slow training or a hard problem. So
-      the check warns only if the last loss is still far above the baseline: then the model may have
-      learned only the target's level.
+    - Decrease: the one-sided lower t bound of the mean decrease over seeds must be above
+      ``min_loss_decrease``. Otherwise the check fails; the usual cause is a learning rate that is
+      too low. If the real training has more than ten times the steps of the mini training, the
+      required decrease is reduced in proportion, down to 0.01 %. For a model whose first loss is
+      far below the baseline (pretrained), a missing decrease only warns.
+    - No explosion: the check fails if the loss after any epoch of any seed exceeds both its first
+      value and the baseline by more than ``max_loss_increase_ratio`` baseline units. All epochs are
+      checked, because with cosine decay the last loss can be low even for a learning rate of 10.
+    - Use of inputs: outputs that do not depend on the input never have a loss below the baseline.
+      After so few steps, the loss of a slow training or a hard problem is not below the baseline
+      either. So the check warns only if the last loss is still far above the baseline: then the
+      model may have learned only the target's level.
 
     Without a baseline (the loss does not accept constant outputs), changes are relative to the
     first loss.
 
     Args:
         mini: Results of the mini training.
-        settings: Required decrease, its confidence, largest increase.
+        settings: ``min_loss_decrease``, ``loss_decrease_confidence`` and
+            ``max_loss_increase_ratio``.
         learning_rate: Peak learning rate of the mini training, for the message.
 
     Assumes:
@@ -216,17 +223,17 @@ def judge_mini_training(
     increase_SE = loss_increases(mini.loss_SE, mini.baseline)
     largest_increase = float(increase_SE.max())
     seed_index, epoch = np.unravel_index(increase_SE.argmax(), increase_SE.shape)
-    units_below = (mini.baseline.loss - float(last_S.mean())) / mini.baseline.unit
+    last_units_below = (mini.baseline.loss - float(last_S.mean())) / mini.baseline.unit
     first_units_below = (mini.baseline.loss - float(first_S.max())) / mini.baseline.unit
-    summary = _describe(mini, bound, settings, learning_rate=learning_rate)
-    numbers = _numbers(mini, bound, settings) | {"largest_rise_ratio": largest_increase}
+    summary = _describe_losses(mini, bound, settings, learning_rate=learning_rate)
+    numbers = _loss_numbers(mini, bound, settings) | {"largest_rise_ratio": largest_increase}
     if not largest_increase <= settings.max_loss_increase_ratio:
-        unit = "the first loss" if mini.baseline.problem else "the gain from knowing the target"
+        unit_text = "the first loss" if mini.baseline.problem else _BASELINE_UNIT_TEXT
         return CheckOutcome(
             outcome="fail",
             summary=f"{summary} After epoch {epoch} of seed {seed_index + 1} the loss was "
             f"{mini.loss_SE[seed_index, epoch]:.4g}: an increase of {largest_increase:.4g} times "
-            f"{unit}; at most {settings.max_loss_increase_ratio:g} is allowed.",
+            f"{unit_text}; at most {settings.max_loss_increase_ratio:g} is allowed.",
             numbers=numbers,
             fault="learning rate too high",
         )
@@ -237,27 +244,27 @@ def judge_mini_training(
             numbers=numbers,
             fault="loss not decreasing",
         )
-    if 0 < units_below < _MIN_UNITS_BELOW:
+    if 0 < last_units_below < _MIN_UNITS_BELOW:
         summary = (
-            f"{summary} The loss is hardly below that of the constant output, so the decrease does "
-            "not show that the inputs are used."
+            f"{summary} The last loss is hardly below the loss of the best constant output, so the "
+            "decrease does not show that the inputs are used."
         )
-    # Without a baseline, units_below is NaN, and the check passes.
-    if not units_below <= 0:
+    # Without a baseline, last_units_below is NaN, and the check passes.
+    if not last_units_below <= 0:
         return CheckOutcome(outcome="pass", summary=summary, numbers=numbers)
-    if not units_below < -_MAX_UNITS_ABOVE:
-        summary = f"{summary} The loss is not yet below that of the constant output."
+    if not last_units_below < -_MAX_UNITS_ABOVE:
+        summary = f"{summary} The last loss is not yet below the loss of the best constant output."
         return CheckOutcome(outcome="pass", summary=summary, numbers=numbers)
     return CheckOutcome(
         outcome="warn",
-        summary=f"{summary} The loss still exceeds that of the constant output by "
-        f"{-units_below:.4g} times the gain from knowing the target. Its decrease "
-        "only shows that the outputs approach the target's level.",
+        summary=f"{summary} The last loss exceeds the loss of the best constant output by "
+        f"{-last_units_below:.4g} times {_BASELINE_UNIT_TEXT}. The decrease only shows that the "
+        "outputs approach the target's level.",
         numbers=numbers,
         fault="loss not decreasing",
         cause="The target is not scaled, a class is very rare, or learning_rate is low: the "
-        "initial outputs are far from the target's level, and approaching it hides what is learned "
-        "from the inputs.",
+        "initial outputs are far from the target's level, and the decrease of this distance hides "
+        "what is learned from the inputs.",
         fix="Scale the target (scale_target), initialise the last bias with the target's mean or "
         "the log class shares, or raise learning_rate.",
     )
@@ -284,7 +291,7 @@ def _loss_curve(
         groups=workload.parameter_groups(model.network),
         augment=workload.augmentation,
     )
-    # As in the real training; one thread is also the fastest for a small number of rows.
+    # deterministic() is used as in the real training. Its single thread is fastest for few rows.
     with deterministic():
         calibrated_model = calibrate_buffers(
             model, subset, batch_rows=short_training.batch_rows, num_passes=num_steps, seed=seed
@@ -316,22 +323,22 @@ def _needs_more_seeds(
     return bound.mean > required_decrease and not bound.lower > required_decrease
 
 
-def _divergence_outcome(error: TrainingFailed, index: int) -> CheckOutcome:
+def _divergence_outcome(error: TrainingFailed, seed_index: int) -> CheckOutcome:
     return CheckOutcome(
         outcome="fail",
-        summary=f"Mini training {index + 1}: {error.what}",
+        summary=f"Mini training {seed_index + 1}: {error.what}",
         fault="learning rate too high",
         cause=error.cause,
         fix=error.fix,
     )
 
 
-def _describe(
+def _describe_losses(
     mini: MiniTraining, bound: LossDecreaseBound, settings: PocSettings, *, learning_rate: float
 ) -> str:
     first, last = float(mini.loss_SE[:, 0].mean()), float(mini.loss_SE[:, -1].mean())
-    share = (
-        f"its first value ({mini.baseline.problem})"
+    reference_loss = (
+        f"the first loss ({mini.baseline.problem})"
         if mini.baseline.problem
         else f"the learnable loss (the best constant output has a loss of {mini.baseline.loss:.4g})"
     )
@@ -341,7 +348,9 @@ def _describe(
         f"{learning_rate:g})"
     )
     required_decrease = required_loss_decrease(mini.step_share, settings)
-    requirement = f"a decrease of more than {required_decrease:.2%} of {share} is required."
+    requirement = (
+        f"a decrease of more than {required_decrease:.2%} of {reference_loss} is required."
+    )
     if not bound.mean >= 0:
         return f"{summary}, an increase; {requirement}"
     return (
@@ -350,7 +359,7 @@ def _describe(
     )
 
 
-def _numbers(
+def _loss_numbers(
     mini: MiniTraining, bound: LossDecreaseBound, settings: PocSettings
 ) -> dict[str, EvidenceValue]:
     numbers: dict[str, EvidenceValue] = {

@@ -35,19 +35,20 @@ _CANDIDATE_ROWS = 512
 """Maximum number of evenly spaced train examples from which the tiny batch is selected."""
 
 _CALIBRATION_PASSES = 50
-"""Number of batches that calibrate running statistics before the overfitting."""
+"""Number of batches on which running statistics are calibrated before the overfitting."""
 
 _CALIBRATION_ROWS = 64
-"""Number of examples in a batch of the calibration."""
+"""Number of examples in each of these batches."""
 
-_FAR_RATIO = 3.0
-"""Outputs count as far from the target's level if the lowest loss exceeds the constant baseline by
-more than this multiple of the decrease that is required below the baseline. With ordinary
-initialisations, the excess is less than once this decrease."""
+_MAX_EXCESS_RATIO = 3.0
+"""Maximum excess of the lowest loss over the constant baseline, relative to the distance of the
+required loss below the baseline. A larger excess means that the outputs are far from the target's
+level. Ordinary initialisations have a ratio below 1."""
 
 _LEARNING_RATES = (1e-2, 1e-3, 1e-1)
-"""Learning rates of Adam, tried in turn until the batch is overfitted. The first is sufficient for
-most networks; deep networks need the second, and linear ones on nearly equal inputs the third."""
+"""Learning rates of Adam, tried in turn until the batch is overfitted. The first rate is sufficient
+for most networks. Deep networks need the second rate, and linear networks on nearly equal inputs
+the third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +82,19 @@ def check_overfit_one_batch(
 ) -> CheckOutcome:
     """Overfit a tiny batch; the loss must fall far below that of the best constant output.
 
-    Outputs that ignore the input cannot have a lower loss than the best constant output. A loss
-    far below shows that inputs affect the output, the output affects the loss, and the loss the
-    weights. The check tests the capability of the model, not the user's training settings: dropout
-    is off, running statistics are fixed, and Adam tries several learning rates.
+    Outputs that ignore the input cannot have a lower loss than the best constant output. A much
+    lower loss shows that the inputs affect the output, that the output affects the loss, and that
+    gradients of the loss change the weights. The check tests the model and not the user's training
+    settings: dropout is off, running statistics are fixed, and several learning rates are tried.
 
-    The batch has as many examples as a linear model of one row could fit, at most
-    ``overfit_rows``, different in inputs and targets. If the model cannot fit them, half as many
-    are tried, down to two; success then warns, because a small model may be intended.
+    The batch has as many examples as a linear model of one row could fit, but at most
+    ``overfit_rows``. The examples differ in inputs and targets. If the model cannot fit the batch,
+    smaller batches are tried, down to two examples. A success with a smaller batch only warns,
+    because a small model may be intended.
 
-    The loss must be below the constant baseline by (1 - ``overfit_loss_share``) of the distance to
-    the lowest possible loss. If the lowest possible loss is negative, as for densities, at most one
-    unit of the baseline (``ConstantBaseline.unit``) of this distance counts.
+    The distance of the constant baseline to the lowest possible loss must be reduced to the share
+    ``overfit_loss_share``. If the lowest possible loss is negative, as for densities, this distance
+    is limited to one unit of the baseline (``ConstantBaseline.unit``).
 
     Args:
         workload: Builds the model and defines the losses.
@@ -105,7 +107,7 @@ def check_overfit_one_batch(
         Exception: Any exception of the model's or the loss's own code.
 
     Cost:
-        At most ``3 * overfit_steps`` steps per size of the batch; a healthy model needs one
+        At most ``3 * overfit_steps`` steps for each size of the batch. A healthy model needs one
         learning rate and one size.
     """
     candidates = sample_evenly(examples, _CANDIDATE_ROWS)
@@ -119,13 +121,13 @@ def check_overfit_one_batch(
         )
     if baseline.problem:
         return _not_measured_outcome(
-            f"There is no baseline to compare the loss with: {baseline.problem}."
+            f"The loss cannot be compared with a constant output: {baseline.problem}."
         )
-    order = _select_distinct(candidates, settings.overfit_rows)
-    if len(order) < 2:
+    positions = _select_distinct(candidates, settings.overfit_rows)
+    if len(positions) < 2:
         return _not_measured_outcome(
-            "Two examples that differ in input and target are required, but do not exist among "
-            f"{pluralize(len(candidates), 'example')}."
+            "Two examples that differ in input and target are required, but no two of "
+            f"{pluralize(len(candidates), 'example')} differ in both."
         )
     model_seed = derive_seed(seed, "poc_memorization")
     untrained_model = prepare_model(workload, model_settings, examples, seed=model_seed)
@@ -137,12 +139,12 @@ def check_overfit_one_batch(
         seed=model_seed,
     ).eval()
     attempts: list[_Attempt] = []
-    size = min(settings.overfit_rows, len(order), _linear_capacity(candidates))
-    while size >= 2 and not (attempts and attempts[-1].has_succeeded):
-        batch = candidates.take(order[:size])
+    num_rows = min(settings.overfit_rows, len(positions), _linear_capacity(candidates))
+    while num_rows >= 2 and not (attempts and attempts[-1].has_succeeded):
+        batch = candidates.take(positions[:num_rows])
         attempts.append(_overfit(workload, model, batch, baseline.unit, settings, seed=model_seed))
-        size = size // 2 if size > 3 else size - 1
-    return _judge(attempts, settings)
+        num_rows = num_rows // 2 if num_rows > 3 else num_rows - 1
+    return _judge_attempts(attempts, settings)
 
 
 def _depends_on_output(workload: Workload, examples: Examples) -> bool:
@@ -155,7 +157,7 @@ def _overfit(
     workload: Workload,
     model: nn.Module,
     batch: Examples,
-    unit: float,
+    baseline_unit: float,
     settings: PocSettings,
     *,
     seed: int,
@@ -164,15 +166,20 @@ def _overfit(
     lowest_possible_loss = grouped_constant_loss(workload, batch.targets, np.arange(len(batch)))
     max_decrease = baseline_loss - lowest_possible_loss
     if lowest_possible_loss < 0:
-        max_decrease = min(max_decrease, unit)
+        max_decrease = min(max_decrease, baseline_unit)
     required_loss = baseline_loss - (1 - settings.overfit_loss_share) * max_decrease
     best = (math.inf, 0, _LEARNING_RATES[0])
-    for rate in _LEARNING_RATES:
+    for learning_rate in _LEARNING_RATES:
         with RandomStream(seed).active():
             lowest_loss, num_steps = _minimise(
-                copy.deepcopy(model), workload, batch, rate, required_loss, settings.overfit_steps
+                copy.deepcopy(model),
+                workload,
+                batch,
+                learning_rate,
+                required_loss,
+                settings.overfit_steps,
             )
-        best = min(best, (lowest_loss, num_steps, rate))
+        best = min(best, (lowest_loss, num_steps, learning_rate))
         if lowest_loss <= required_loss:
             break
     return _Attempt(
@@ -189,7 +196,7 @@ def _minimise(
     model: nn.Module,
     workload: Workload,
     batch: Examples,
-    rate: float,
+    learning_rate: float,
     required_loss: float,
     max_steps: int,
 ) -> tuple[float, int]:
@@ -199,7 +206,7 @@ def _minimise(
         model: Model in eval mode, which is changed.
         workload: Defines the losses.
         batch: The tiny batch.
-        rate: Learning rate.
+        learning_rate: Learning rate of Adam.
         required_loss: Loss at or below which the minimisation ends.
         max_steps: Maximum number of steps.
     """
@@ -208,8 +215,8 @@ def _minimise(
     lowest = (math.inf, 0)
     if not parameters:
         return float(workload.losses(model(x), y).detach().mean()), 0
-    optimizer = EagerAdam(parameters, lr=rate)
-    # cudnn does not support the backward pass of a recurrent layer in eval mode.
+    optimizer = EagerAdam(parameters, lr=learning_rate)
+    # Disable cudnn, which does not support the backward pass of a recurrent layer in eval mode.
     with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
         for step in range(max_steps + 1):
             output = model(x)
@@ -227,7 +234,7 @@ def _minimise(
     return lowest
 
 
-def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
+def _judge_attempts(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
     first, last = attempts[0], attempts[-1]
     numbers: dict[str, EvidenceValue] = {
         "num_rows": first.num_rows,
@@ -262,16 +269,16 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
             "losses(). Most often a sign is wrong.",
             fix="Check the sign of loss() against losses(); loss() should be their mean.",
         )
-    if not last.has_succeeded and last.lowest_loss > last.baseline_loss + _FAR_RATIO * (
+    if not last.has_succeeded and last.lowest_loss > last.baseline_loss + _MAX_EXCESS_RATIO * (
         last.baseline_loss - last.required_loss
     ):
         return CheckOutcome(
             outcome="fail",
-            summary=f"{observation} This is far above even the constant output.",
+            summary=f"{observation} This loss is far above the loss of the best constant output.",
             numbers=numbers,
             fault="cannot overfit one batch",
-            cause="The initial outputs are too far from the targets' level to reach it, or loss() "
-            "and losses() disagree.",
+            cause="The initial outputs are too far from the level of the targets, or loss() and "
+            "losses() disagree.",
             fix="Scale the target (scale_target), or check the sign of loss() against losses().",
         )
     if not last.has_succeeded:
@@ -282,8 +289,8 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
         return CheckOutcome(outcome="pass", summary=observation, numbers=numbers)
     return CheckOutcome(
         outcome="warn",
-        summary=f"{observation} It could not overfit {pluralize(first.num_rows, 'example')}: it "
-        f"reached {first.lowest_loss:.4g}, and {first.required_loss:.4g} is required.",
+        summary=f"{observation} On {pluralize(first.num_rows, 'example')}, the model reached only "
+        f"{first.lowest_loss:.4g}, but {first.required_loss:.4g} is required.",
         numbers=numbers,
         fault="cannot overfit one batch",
         cause="The model learns, but is very small, or its inputs are nearly equal.",
@@ -303,38 +310,38 @@ def _not_measured_outcome(summary: str) -> CheckOutcome:
 def _linear_capacity(examples: Examples) -> int:
     """Return the number of examples that a linear model of one row of the input can fit.
 
-    It is the length of the input's last axis (for a dict, its number of values) plus one for the
-    bias.
+    This is the length of the input's last axis plus one for the bias. For a dict of tensors, the
+    number of values replaces this length.
     """
     x = examples.inputs
     return (x.shape[-1] if isinstance(x, Tensor) else flat_input(x).shape[1]) + 1
 
 
 def _select_distinct(examples: Examples, max_rows: int) -> NDArray[np.int64]:
-    """Select examples so that each differs from the previous ones in input and target.
+    """Return positions of examples, each of which differs from the previous in input and target.
 
     Farthest-first selection: the next example has the largest product of two distances, from its
     input to the nearest selected input and from its target to the nearest selected target. A
-    repeated input or target has distance 0; examples with repeated targets follow when no others
-    remain.
+    repeated input or target has distance 0. Examples with repeated targets are selected only after
+    all distinct targets.
 
     Args:
         examples: Candidates.
         max_rows: Maximum number of selected examples.
     """
-    x_NP, y_NP = _standardised_input(examples.inputs), _target(examples.targets)
+    x_NP, y_NP = _standardised_input(examples.inputs), _standardised_target(examples.targets)
     distance_x_N = np.full(len(x_NP), np.inf)
     distance_y_N = np.full(len(x_NP), np.inf)
     positions = [int(np.abs(y_NP - y_NP.mean(axis=0)).sum(axis=1).argmax())]
     while len(positions) < min(len(x_NP), max_rows):
-        latest = positions[-1]
-        distance_x_N = np.minimum(distance_x_N, np.linalg.norm(x_NP - x_NP[latest], axis=1))
-        distance_y_N = np.minimum(distance_y_N, np.linalg.norm(y_NP - y_NP[latest], axis=1))
+        last = positions[-1]
+        distance_x_N = np.minimum(distance_x_N, np.linalg.norm(x_NP - x_NP[last], axis=1))
+        distance_y_N = np.minimum(distance_y_N, np.linalg.norm(y_NP - y_NP[last], axis=1))
         score_N = distance_x_N * distance_y_N
         if not score_N.max() > 0:
             if len(positions) < 2:
                 break
-            # Every distinct target was selected once: continue with repeated targets.
+            # Every distinct target was selected once. Continue with repeated targets.
             distance_y_N = np.full(len(x_NP), 1.0)
             score_N = distance_x_N
             if not score_N.max() > 0:
@@ -344,7 +351,7 @@ def _select_distinct(examples: Examples, max_rows: int) -> NDArray[np.int64]:
 
 
 def _standardised_input(x: ModelInput) -> NDArray[np.float64]:
-    """Return whole inputs next to their last row, because a model may use only that row."""
+    """Return whole inputs concatenated with their last rows, because a model may use only these."""
     whole_NP = flat_input(x).detach().cpu().double()
     if isinstance(x, Tensor) and x.ndim == 3:
         last_NP = x[:, -1].detach().cpu().double()
@@ -353,7 +360,7 @@ def _standardised_input(x: ModelInput) -> NDArray[np.float64]:
     return _standardised(whole_NP)
 
 
-def _target(y: Tensor) -> NDArray[np.float64]:
+def _standardised_target(y: Tensor) -> NDArray[np.float64]:
     if not y.is_floating_point():
         # Classes have no order: all pairs have the same distance.
         _, codes = torch.unique(y.cpu().reshape(len(y), -1), dim=0, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Check that the spread of predictions is in proportion to the targets: no collapse or explosion.
+"""Check that the spread of predictions is similar to that of the targets: no collapse or explosion.
 
 Shape legend: N = examples, C = classes, P = values of one prediction.
 """
@@ -16,7 +16,7 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.finding import EvidenceValue
 
 _DECIMALS = 6
-"""Number of decimals to which predictions are rounded before distinct ones are counted."""
+"""Number of decimals to which predictions are rounded before distinct predictions are counted."""
 
 _WIDE_RATIO = 3.0
 """Spread ratio above which the summary of a passed check names the maximum ratio. No accurate model
@@ -24,7 +24,7 @@ has such a wide spread."""
 
 
 class PredictionSpread(Record):
-    """Standard deviation of predictions divided by that of the targets, over all outputs."""
+    """Standard deviation of predictions divided by that of the targets, as a mean over outputs."""
 
     ratio: float
     problem: str = Field(
@@ -45,16 +45,18 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
     """Check the spread, distinctness and target correlation of held-out predictions.
 
     Predictions of the targets' shape are measured in standard deviations of the targets. Class
-    scores (N, C) are converted to probabilities and compared with 0 and 1; they explode when the
-    scores vary by more than ``explosion_ratio`` nats. Other outputs have no scale: then only
-    constant predictions are a collapse.
+    scores (N, C) are converted to probabilities and compared with 0 and 1; they explode if the
+    scores vary by more than ``explosion_ratio`` nats. Other outputs cannot be scaled, so only
+    constant predictions count as a collapse.
 
     - Non-finite values, and a spread ratio below ``collapse_ratio`` or above ``explosion_ratio``,
       fail.
-    - Fewer than ``min_distinct`` distinct predictions at 6 decimals warn. The decimals are in
-      standard deviations of the target where possible, so that a small unit is not a fault.
+    - If all targets are equal, constant predictions fail and other predictions warn.
+    - Fewer than ``min_distinct`` distinct predictions warn. Predictions are rounded to 6 decimals,
+      if possible in standard deviations of the target, so that the unit of the target is
+      irrelevant.
     - The correlation with the target (mean over outputs) is reported. A negative correlation is
-      not an error; an undefined correlation counts as 0 and warns.
+      not an error. An undefined correlation counts as 0 and warns.
 
     Args:
         output: Predictions (N, ...) of a trained model on held-out examples.
@@ -68,13 +70,14 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
             summary=f"At least 2 predictions are required, got {len(output):,}.",
             fault="too few rows",
         )
-    num_bad = int((~torch.isfinite(output)).sum())
-    if num_bad:
+    num_non_finite = int((~torch.isfinite(output)).sum())
+    if num_non_finite:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{num_bad:,} of {output.numel():,} predicted values are not finite, first in "
-            f"example {int((~torch.isfinite(output)).nonzero()[0, 0])} of {len(output):,}.",
-            numbers={"num_not_finite": num_bad},
+            summary=f"{num_non_finite:,} of {output.numel():,} predicted values are not finite, "
+            f"first in example {int((~torch.isfinite(output)).nonzero()[0, 0])} of "
+            f"{len(output):,}.",
+            numbers={"num_not_finite": num_non_finite},
             fault="non-finite output",
         )
     pair = _to_common_scale(output, y)
@@ -119,15 +122,15 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
             numbers=numbers,
             fault="collapse",
         )
-    return _judge_variety(pair, num_distinct, observation, numbers, limits)
+    return _judge_distinctness(pair, num_distinct, observation, numbers, limits)
 
 
 def prediction_spread(output: Tensor, y: Tensor, settings: PredictionSettings) -> PredictionSpread:
     """Measure how much predictions vary relative to the targets.
 
     Class scores (N, C) for classes (N,) are compared as probabilities with 0 and 1. If the targets
-    define no scale (a single class, or another shape), the ratio is the predictions' own standard
-    deviation, and only constant predictions are a collapse.
+    define no scale (a single class, or another shape), the ratio is the standard deviation of the
+    predictions, and only constant predictions count as a collapse.
 
     Args:
         output: Predictions (N, ...) of one split.
@@ -204,7 +207,7 @@ def _constant_targets_finding(output: Tensor) -> CheckOutcome:
     return CheckOutcome(
         outcome="warn" if varies else "fail",
         summary=f"All {len(output):,} held-out targets are equal and define no scale for the "
-        f"predictions, which {'vary' if varies else 'are all equal too'}.",
+        f"predictions, which {'vary' if varies else 'are all equal, too'}.",
         numbers={"num_examples": len(output), "correlation": 0.0},
         fault="collapse",
         cause="The validation rows contain only one class or value.",
@@ -212,7 +215,7 @@ def _constant_targets_finding(output: Tensor) -> CheckOutcome:
     )
 
 
-def _judge_variety(
+def _judge_distinctness(
     pair: _ScaledPair | None,
     num_distinct: int,
     observation: str,
@@ -240,9 +243,11 @@ def _judge_variety(
             summary=f"{observation}.",
             numbers=numbers,
             fault="few distinct predictions",
-            cause="Each output is constant, or its target is.",
+            cause="Each output is constant, or the target of the output is constant.",
             fix="Inspect the predictions and targets of the held-out rows.",
         )
     return CheckOutcome(
-        outcome="pass", summary=f"{observation}; {num_distinct:,} distinct.", numbers=numbers
+        outcome="pass",
+        summary=f"{observation}; {num_distinct:,} are distinct.",
+        numbers=numbers,
     )

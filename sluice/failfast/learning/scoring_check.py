@@ -17,15 +17,15 @@ from sluice.workloads.examples import Examples
 from sluice.workloads.workload import Workload
 
 _MAX_BASELINE_ROWS = 256
-"""Maximum number of test rows whose baseline is checked if the workload does not keep its
-outputs."""
+"""Maximum number of test rows for which the baseline is checked if ``keep_outputs`` of the workload
+is False."""
 
 _TOLERANCE_GAIN_SHARE = 0.5
-"""The trained loss may exceed the loss of the best simple rule by this share of the gain of that
-rule over the default rule. A note reports a larger excess."""
+"""Maximum excess of the trained loss over the loss of the best simple rule, as a share of the gain
+of the best rule over the default rule. A note reports a larger excess."""
 
 _MIN_TOLERANCE_SHARE = 0.05
-"""Lower limit of the allowed excess, as a share of the absolute loss of the best simple rule."""
+"""Lower bound of the maximum excess, as a share of the absolute loss of the best simple rule."""
 
 
 def check_scoring(
@@ -41,8 +41,8 @@ def check_scoring(
     """Call the workload's metrics and baseline in the same way as the evaluation.
 
     Only shape and finiteness of the baseline are checked, because it predicts test rows. Sluice's
-    default baseline predicts the mean target and may not fit outputs of another meaning, such as
-    mean and deviation. Its wrong shape only warns if no evaluation follows.
+    default baseline predicts the mean target. It may have a wrong shape for outputs with another
+    meaning, such as mean and deviation. This only warns if no evaluation follows.
 
     Args:
         workload: Defines metrics and baseline.
@@ -74,26 +74,26 @@ def check_scoring(
         return _unknown_guard_finding(unknown_metrics, list(map(str, metrics)))
     baseline, num_rows, required_shape = _predict_baseline(workload, frame, fold)
     if not isinstance(baseline, Tensor) or tuple(baseline.shape) != tuple(required_shape):
-        got = tuple(baseline.shape) if isinstance(baseline, Tensor) else type(baseline).__name__
+        actual = tuple(baseline.shape) if isinstance(baseline, Tensor) else type(baseline).__name__
         observation = (
             f"baseline() must return the shape {tuple(required_shape)} for the test rows, "
-            f"got {got}."
+            f"got {actual}."
         )
         if type(workload).baseline is Workload.baseline:
             return CheckOutcome(
                 outcome="fail" if needs_baseline else "warn",
-                summary=f"{observation} It is Sluice's default baseline.",
+                summary=f"{observation} The workload uses Sluice's default baseline.",
                 fault="invalid scoring method",
-                cause="The default predicts the mean of the targets, but the outputs of this "
-                "workload have another meaning.",
+                cause="The default baseline predicts the mean of the targets, but the outputs of "
+                "this workload have another meaning.",
                 fix="Write baseline() in the workload before an evaluation, in which a candidate "
                 "must be better than the baseline.",
             )
         return _scoring_finding(observation)
-    num_bad = int((~torch.isfinite(baseline)).sum())
-    if num_bad:
+    num_non_finite = int((~torch.isfinite(baseline)).sum())
+    if num_non_finite:
         return _scoring_finding(
-            f"{num_bad:,} of {baseline.numel():,} predictions of baseline() are not finite."
+            f"{num_non_finite:,} of {baseline.numel():,} predictions of baseline() are not finite."
         )
     rule_note = _compare_with_simple_rule(workload, output, held_out, frame, fold)
     undefined_names = [name for name, value in metrics.items() if not math.isfinite(float(value))]
@@ -109,11 +109,11 @@ def check_scoring(
 def _unknown_guard_finding(
     unknown_metrics: Sequence[str], available_metrics: list[str]
 ) -> CheckOutcome:
-    """Return a failure: guards name metrics that metrics() does not return."""
+    """Return the failure that a guard names a metric that metrics() does not return."""
     names = ", ".join(f"'{name}'" for name in unknown_metrics)
     return CheckOutcome(
         outcome="fail",
-        summary=f"guards: the workload does not have the {_noun(unknown_metrics)} {names}."
+        summary=f"guards: metrics() of the workload does not return {names}."
         f"{suggest_nearest(unknown_metrics[0], available_metrics)} Available: "
         f"{', '.join(available_metrics)}.",
         fault="invalid scoring method",
@@ -124,26 +124,23 @@ def _unknown_guard_finding(
     )
 
 
-def _noun(names: Sequence[str]) -> str:
-    return "metric" if len(names) == 1 else "metrics"
-
-
 def _predict_baseline(
     workload: Workload, frame: pd.DataFrame, fold: Fold
 ) -> tuple[object, int, tuple[int, ...]]:
-    """Return predictions of the baseline, the number of its rows, and the required shape.
+    """Return predictions of the baseline, the number of predicted rows, and the required shape.
 
-    If the workload does not keep its outputs, only predictions of evenly spaced rows are returned,
-    but the number of rows counts all predictions.
+    If ``keep_outputs`` is False, only predictions of evenly spaced rows are returned, but the
+    number of rows counts all predictions.
     """
-    baseline, test = workload.baseline(frame, fold), workload.examples(frame, fold.test)
-    is_source = isinstance(baseline, Tensor | RowSource)
-    if workload.keep_outputs or not is_source or len(baseline) != len(test):
-        num_rows = len(baseline) if is_source else 0
-        return baseline, num_rows, workload.output_shape(test.targets)
-    sample = spread_rows(len(test), _MAX_BASELINE_ROWS)
-    predictions = gather_tensor(baseline, sample, what="baseline predictions")
-    return predictions, len(baseline), workload.output_shape(gather_targets(test.y, sample))
+    baseline, test_examples = workload.baseline(frame, fold), workload.examples(frame, fold.test)
+    has_rows = isinstance(baseline, Tensor | RowSource)
+    if workload.keep_outputs or not has_rows or len(baseline) != len(test_examples):
+        num_rows = len(baseline) if has_rows else 0
+        return baseline, num_rows, workload.output_shape(test_examples.targets)
+    positions = spread_rows(len(test_examples), _MAX_BASELINE_ROWS)
+    predictions = gather_tensor(baseline, positions, what="baseline predictions")
+    targets = gather_targets(test_examples.y, positions)
+    return predictions, len(baseline), workload.output_shape(targets)
 
 
 def _compare_with_simple_rule(
@@ -151,7 +148,7 @@ def _compare_with_simple_rule(
 ) -> str:
     """Return a note if the mini training's loss clearly exceeds that of the best simple rule.
 
-    Returns "" if it does not, or if the workload has its own baseline.
+    The result is "" for a smaller excess, and for a workload with its own baseline.
     """
     if type(workload).baseline is not Workload.baseline:
         return ""
@@ -164,9 +161,9 @@ def _compare_with_simple_rule(
     if trained_loss <= best_loss + tolerance:
         return ""
     return (
-        f" The mini training has a loss of {trained_loss:.4g} on the held-out rows. This is "
-        f"clearly higher than the {best_loss:.4g} of the simple rule '{rule.name}', with which the "
-        "evaluation compares a candidate."
+        f" The mini training has a loss of {trained_loss:.4g} on the held-out rows. The rule "
+        f"'{rule.name}', with which the evaluation compares a candidate, has a clearly lower loss "
+        f"of {best_loss:.4g}."
     )
 
 

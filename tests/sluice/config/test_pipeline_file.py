@@ -153,7 +153,7 @@ def test_invalid_override_is_explained(base: Path, override: str, message: str) 
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"based_on": "base.yaml"}, "must set its own name"),
+        ({"based_on": "base.yaml"}, "must set 'name'"),
         ({"based_on": "none.yaml", "name": "a"}, r"There is no pipeline file at .*none\.yaml"),
         ({"based_on": 3, "name": "a"}, "must be the path of a pipeline file, got 3"),
         ({"based_on": "top.yaml", "name": "a"}, r"'based_on: top\.yaml' is circular"),

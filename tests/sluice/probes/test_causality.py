@@ -56,7 +56,7 @@ def test_a_missing_or_off_by_one_mask_fails(mask):
     result = run_probe(LanguageModel(mask))
 
     assert result.outcome == "fail"
-    assert "outputs at earlier positions changed at 3 of 3 cuts" in result.seen
+    assert "Outputs before the cut changed for 3 of 3 cuts" in result.seen
     assert "leak" in result.why
     assert "Mask all later positions" in result.fix
 
@@ -117,7 +117,7 @@ def test_a_leak_that_causes_nonfinite_outputs_is_reported():
     result = run_probe(SquareRoot(), torch.tensor([1.0, 2.0])[:, None, None].expand(2, 6, 1))
 
     assert result.outcome == "fail"
-    assert "changed at 3 of 3 cuts, to non-finite values (cut at position" in result.seen
+    assert "changed for 3 of 3 cuts, to non-finite values (at cut" in result.seen
 
 
 def test_the_probe_changes_neither_the_network_nor_the_random_state():

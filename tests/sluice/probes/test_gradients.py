@@ -97,11 +97,11 @@ def test_an_unused_parameter_passes():
             "Non-differentiable operation between first.weight and the output: round()",
             "first.weight",
         ),
-        (lambda h: h * h.detach(), "from first.weight to the output is cut", "first.weight"),
-        (WrongSquare.apply, "backward of WrongSquare does not match", "first.weight"),
+        (lambda h: h * h.detach(), "cuts one of the paths from first.weight", "first.weight"),
+        (WrongSquare.apply, "backward() of WrongSquare does not match", "first.weight"),
         (
             SinglePrecisionScaling(),
-            "Reduced precision inside: _to_copy() to float32 in 'between'",
+            "An operation reduces the precision: _to_copy() to float32 in 'between'",
             None,
         ),
     ],
@@ -128,7 +128,7 @@ def test_an_input_of_categories_passes():
 def test_a_single_precision_tensor_inside_the_network_is_reported():
     single = torch.ones(8, 8, dtype=torch.float32)
 
-    assert "Single precision inside" in run_probe(TwoLayers(lambda h: h @ single)).why
+    assert "creates a float32 tensor" in run_probe(TwoLayers(lambda h: h @ single)).why
 
 
 def test_an_in_place_operation_is_reported():

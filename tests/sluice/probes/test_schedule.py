@@ -93,7 +93,7 @@ def test_schedulers_of_torch_pass_and_are_not_changed(make, plan):
             lambda step: cosine_with_warmup(step, warmup=11),
             "ends at step 11, planned is step 10: 1 step late, off by one",
         ),
-        (lambda step: 0 * step, "The rate is 0 at all"),
+        (lambda step: 0 * step, "The learning rate is 0 at all"),
         (
             lambda step: step // 10 if step < 10 else cosine_with_warmup(step),
             "0 for the first 10 steps",
@@ -107,8 +107,14 @@ def test_schedulers_of_torch_pass_and_are_not_changed(make, plan):
             lambda step: abs(math.cos(step / 20)) if step > 10 else cosine_with_warmup(step),
             "rises again",
         ),
-        (lambda step: cosine_with_warmup(step) / 2, "The largest rate is 0.05, planned is 0.1"),
-        (lambda step: cosine_with_warmup(step) * 2, "The largest rate is 0.2, planned is 0.1"),
+        (
+            lambda step: cosine_with_warmup(step) / 2,
+            "The peak learning rate is 0.05, planned is 0.1",
+        ),
+        (
+            lambda step: cosine_with_warmup(step) * 2,
+            "The peak learning rate is 0.2, planned is 0.1",
+        ),
         (
             lambda step: math.nan if step == 40 else cosine_with_warmup(step),
             "rate of step 40 is nan",

@@ -68,4 +68,4 @@ def test_a_nondeterministic_operation_alone_is_not_blamed_on_other_code(report):
 
     assert result.outcome == "fail"
     assert "an operation is nondeterministic" in result.why
-    assert result.fix == "Use an operation that has a deterministic form."
+    assert result.fix == "Use an operation that has a deterministic implementation."

@@ -57,8 +57,8 @@ def shuffle_all_rows(rank, world):
     [
         (
             shuffle_all_rows,
-            "1,001 of 1,001 rows are on several ranks (the first is row 0), and 0 on none. "
-            "All ranks have the same rows.",
+            "1,001 of 1,001 rows are on several ranks (the first is row 0), and "
+            "0 are on no rank. All ranks have the same rows.",
         ),
         (lambda r, w: make_sampler(r, w, seed=7 * r), "rows are on several ranks"),
         (
@@ -89,7 +89,7 @@ def test_blocks_of_sorted_labels_are_reported():
 
     assert result.outcome == "fail"
     assert "labels of the 2 ranks have different distributions" in result.seen
-    assert "label 3 has 0.0%, 52.5% of the rows by rank" in result.seen
+    assert "shares of label 3 by rank: 0.0%, 52.5%" in result.seen
     assert run_probe([range(0, ROWS, 2), range(1, ROWS, 2)], labels).outcome == "pass"
 
 

@@ -88,7 +88,7 @@ def test_override_of_a_workload_without_a_file_is_refused(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert run_command(["poc", "tests.support.echo:Echo", "--set", "model.hidden=8"]) == 2
-    assert "is a workload without one" in " ".join(capfd.readouterr().err.split())
+    assert "is a workload class" in " ".join(capfd.readouterr().err.split())
 
 
 def test_registry_show_and_history_describe_a_run(

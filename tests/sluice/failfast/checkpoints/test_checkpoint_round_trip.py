@@ -303,7 +303,7 @@ DEFECTS = {
         WithNet(StepCount),
         [
             "the loss of step 1 after the checkpoint is",
-            "Not stored, and different: network.num_calls: was 4, is 0",
+            "State that is not in state_dict() and differs: network.num_calls: was 4, is 0",
         ],
     ),
     "unstored buffer": (
@@ -327,7 +327,7 @@ DEFECTS = {
         [
             "The state of the optimizer was not restored",
             "first.weight/",
-            "order of its parts differs",
+            "has another order each time",
         ],
     ),
 }
@@ -407,7 +407,7 @@ def test_truncated_file_loaded_as_complete_is_reported(check, monkeypatch):
     finding = check(planted.OwnNet())
 
     assert "There is no valid checkpoint" in finding.summary
-    assert "not written completely" in finding.response[0]
+    assert "did not write the whole" in finding.response[0]
 
 
 def test_non_tensor_state_is_rejected_with_the_fix(check):

@@ -219,11 +219,11 @@ DEFECTS = {
     ),
     "some other names, not strict": (
         Script(rename=lambda name: name.replace("second", "head"), strict=False),
-        ["The loaded model differs from the saved one", "second.weight: at [0, 0] was", "strict"],
+        ["The loaded model differs from the saved model", "second.weight: at [0, 0] was", "strict"],
     ),
     "saved in half precision": (
         Script(change=lambda v: v.half() if v.is_floating_point() else v),
-        ["The loaded model differs from the saved one", "first.weight: at [0, 0] was"],
+        ["The loaded model differs from the saved model", "first.weight: at [0, 0] was"],
     ),
     "optimizer not saved": (
         Script(keep_optimizer=False),
@@ -270,11 +270,18 @@ DEFECTS = {
     ),
     "buffer that is not stored": (
         Script(net=RunningScale),
-        ["the predictions differ", "Not stored, and different: scale", "persistent=False"],
+        [
+            "the predictions differ",
+            "State that is not in state_dict() and differs: scale",
+            "persistent=False",
+        ],
     ),
     "random features drawn again": (
         Script(net=RandomProjection),
-        ["the predictions differ", "Not stored, and different: projection: at [0, 0] was"],
+        [
+            "the predictions differ",
+            "State that is not in state_dict() and differs: projection: at [0, 0] was",
+        ],
     ),
     "truncated file partially loaded": (
         Script(swallows_errors=True),
@@ -326,7 +333,7 @@ def test_truncated_checkpoint_is_reported_as_a_mismatch(check):
 
     assert "The checkpoint could not be loaded: " in finding.summary
     assert "test_resumption.py" in finding.summary
-    assert "not written completely" in finding.response[0]
+    assert "did not write the whole" in finding.response[0]
 
 
 def replace_attributes(training, **changes):

@@ -173,7 +173,7 @@ def test_every_declared_class_must_have_an_example(attributes, expected: str) ->
     [
         ((slice(0, 4), slice(600, 604)), ""),
         ((slice(600, 604),), "Fold 0 has no train row of class 'high'."),
-        ((slice(0, 4),), "No test row is of class 'high'."),
+        ((slice(0, 4),), "No test row belongs to class 'high'."),
     ],
 )
 def test_class_without_train_or_test_rows_leads_to_a_warning(rows_of_high, expected) -> None:

@@ -47,7 +47,7 @@ def test_state_fitted_on_other_rows_fails_and_names_the_method(kind: type[Worklo
         f"Fold 0: {kind.__name__}.fit() returns different arrays when only rows after the train "
         "rows change: 'rents'."
     )
-    assert "more rows than its argument" in outcome.cause
+    assert "other rows than its argument" in outcome.cause
 
 
 def test_nondeterministic_fitted_state_fails() -> None:

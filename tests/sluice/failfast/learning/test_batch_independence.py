@@ -137,7 +137,7 @@ def test_a_model_that_mixes_examples_fails_and_the_likely_layer_is_named(name, s
     cause, fix = finding.response
     assert layer_text in f"{cause} {fix}"
     assert "batch_first=True" in fix
-    assert "standard deviations, at most" in finding.summary
+    assert "standard deviations; at most" in finding.summary
     batch_text = "with half of the batch" if "track_running_stats" in layer_text else "alone"
     assert f"when it is predicted {batch_text}" in finding.summary
 

@@ -61,7 +61,7 @@ def test_a_loss_close_to_the_best_simple_rule_is_not_reported_as_higher(
 
     finding = check_scoring(workload, output, held_out, frame, fold, needs_baseline=True)
 
-    assert ("clearly higher than the 4 of" not in finding.summary) == is_near
+    assert ("has a clearly lower loss of 4." not in finding.summary) == is_near
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_an_unknown_guarded_metric_fails_and_lists_the_available_ones():
     finding = check(Scored(), guarded_metrics=("rsme",))
 
     assert finding.outcome == "fail"
-    assert "does not have the metric 'rsme'. Did you mean 'rmse'?" in finding.summary
+    assert "does not return 'rsme'. Did you mean 'rmse'?" in finding.summary
     assert "Available: loss, rmse." in finding.summary
     assert "guards.metrics" in finding.fix
 
