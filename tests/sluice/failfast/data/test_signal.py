@@ -108,7 +108,11 @@ def test_missing_signal_with_low_power_only_warns():
     many_classes = examples(normal(400, 3), torch.arange(400) % 150)
     wide = examples(normal(250, 1100), normal(250, 1, seed=1))
 
-    for rows, reason in ((few, "only 100 examples"), (many_classes, "150 classes"), (wide, "1,100 values")):
+    for rows, reason in (
+        (few, "only 100 examples"),
+        (many_classes, "150 classes"),
+        (wide, "1,100 values"),
+    ):
         finding = check(rows)
         assert (finding.outcome, finding.fault) == ("warn", "shuffled labels")
         assert reason in finding.summary
