@@ -39,18 +39,18 @@ from sluice.trace.recording.storage import unique_folder
 from sluice.trace.records.trace import VERSION, TraceStart
 from sluice.trace.sampling.gradient_checks import watch_gradients
 from sluice.trace.settings import TraceSettings
-from sluice.trace.sink import EventSink
 from sluice.trace.tracer import Tracer, print_to_stderr
+from sluice.trace.tracer_context import TracerContext
 
 
-def _watch_networks(sink: EventSink) -> None:
+def _watch_networks(tracer: TracerContext) -> None:
     """Watch the calls of networks and loss functions."""
-    inputs = InputWatch(sink)
-    losses = LossWatch(sink, inputs)
-    watch_modules(sink)
+    inputs = InputWatch(tracer)
+    losses = LossWatch(tracer, inputs)
+    watch_modules(tracer)
     # ``support_functional_programs`` subscribes before ``inputs``, because it must report the
     # inputs of networks without a module before ``inputs`` handles the backward pass.
-    support_functional_programs(sink, inputs, losses)
+    support_functional_programs(tracer, inputs, losses)
     inputs.subscribe()
     losses.subscribe()
 

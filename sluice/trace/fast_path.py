@@ -24,13 +24,13 @@ from torch.optim.optimizer import (
 from sluice.trace.inspection.plain_tensors import tensor_refs
 from sluice.trace.prediction.step_predictor import StepPredictor
 from sluice.trace.program_events import BackwardEnded, NetworkReturned, NonFiniteNorm
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 
-def install_fast_path(sink: EventSink) -> None:
-    """Make ``sink.patches`` wrap the slow hooks among those that are installed later."""
-    predictor = StepPredictor(sink)
+def install_fast_path(tracer: TracerContext) -> None:
+    """Make ``tracer.patches`` wrap the slow hooks among those that are installed later."""
+    predictor = StepPredictor(tracer)
     wrappers: dict[tuple[Any, str], Callable[..., Any]] = {
         (nn.Module, "__call__"): _wrap_call,
         (torch.autograd, "backward"): _wrap_backward,
@@ -43,14 +43,14 @@ def install_fast_path(sink: EventSink) -> None:
 
     def wrap(owner: Any, name: str, original: Any, hook: Any) -> Any:
         wrapper = wrappers.get((owner, name))
-        return hook if wrapper is None else wrapper(sink, predictor, original, hook)
+        return hook if wrapper is None else wrapper(tracer, predictor, original, hook)
 
-    sink.patches.wrap = wrap
+    tracer.patches.wrap = wrap
 
 
-def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: Any) -> Any:
+def _wrap_call(tracer: TracerContext, predictor: StepPredictor, original: Any, hook: Any) -> Any:
     """Return a wrapper for ``Module.__call__``, which also runs for modules inside a network."""
-    local = sink.local
+    local = tracer.local
     # False if another library had replaced ``__call__`` before the trace began.
     is_torch_call = original is nn.Module._wrapped_call_impl
 
@@ -68,15 +68,15 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
         prediction = thread.prediction
         if (
             prediction.position < 0
-            or not sink.is_on
+            or not tracer.is_on
             or is_dynamo_compiling()
             or compiler._is_compiling_flag
             or thread.backward.is_running
         ):
             return hook(module, *args, **kwargs)
-        entry: Any = sink.objects.networks.by_id.get(id(module))
+        entry: Any = tracer.objects.networks.by_id.get(id(module))
         if entry is None or entry.ref() is not module or not torch.is_grad_enabled():
-            sink.run_safely(predictor.stop, thread)
+            tracer.run_safely(predictor.stop, thread)
             return hook(module, *args, **kwargs)
         if entry.has_no_parameters:
             return original(module, *args, **kwargs)
@@ -96,25 +96,27 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
             prediction.position += 1
         else:
             returned = NetworkReturned(thread, entry, module, args, kwargs, output)
-            sink.run_safely(sink.bus.publish, returned)
+            tracer.run_safely(tracer.bus.publish, returned)
         return output
 
     return call
 
 
-def _wrap_backward(sink: EventSink, predictor: StepPredictor, original: Any, hook: Any) -> Any:
-    local = sink.local
+def _wrap_backward(
+    tracer: TracerContext, predictor: StepPredictor, original: Any, hook: Any
+) -> Any:
+    local = tracer.local
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         thread = local.thread
         backward_state, prediction = thread.backward, thread.prediction
-        if prediction.position < 0 or not sink.is_on or backward_state.is_running:
+        if prediction.position < 0 or not tracer.is_on or backward_state.is_running:
             return hook(tensors, *args, **kwargs)
         try:
             is_matched = (
                 type(tensors) is Tensor  # not a generator, which can be read only once
-                and prediction.codes[prediction.position] in sink.events.backward_codes
+                and prediction.codes[prediction.position] in tracer.events.backward_codes
                 and not backward_state.is_scaled
                 and tensors.numel() == 1
             )
@@ -127,7 +129,7 @@ def _wrap_backward(sink: EventSink, predictor: StepPredictor, original: Any, hoo
             else:
                 predictor.stop(thread)
         except Exception as error:  # as in ``Tracer.run_safely``
-            sink.fail(error)
+            tracer.fail(error)
             is_matched = False
         if not is_matched:
             return hook(tensors, *args, **kwargs)
@@ -140,19 +142,21 @@ def _wrap_backward(sink: EventSink, predictor: StepPredictor, original: Any, hoo
             prediction.position += 1
         else:  # an unexpected event during the pass ended the prediction
             ended = BackwardEnded(thread, tensors, backward_state.is_scaled)
-            sink.run_safely(sink.bus.publish, ended)
+            tracer.run_safely(tracer.bus.publish, ended)
         return None
 
     return backward
 
 
-def _wrap_zero_grad(sink: EventSink, predictor: StepPredictor, original: Any, hook: Any) -> Any:
-    local = sink.local
+def _wrap_zero_grad(
+    tracer: TracerContext, predictor: StepPredictor, original: Any, hook: Any
+) -> Any:
+    local = tracer.local
 
     def stop_if_unexpected(thread: ThreadState, optimizer: Any) -> None:
         """End the prediction if this optimizer was not expected to clear its gradients now."""
         prediction = thread.prediction
-        entry = sink.objects.optimizers.get_or_add(optimizer)
+        entry = tracer.objects.optimizers.get_or_add(optimizer)
         if entry.zero_grad_code != prediction.codes[prediction.position]:
             predictor.stop(thread)
 
@@ -160,7 +164,7 @@ def _wrap_zero_grad(sink: EventSink, predictor: StepPredictor, original: Any, ho
     def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         thread = local.thread
         prediction = thread.prediction
-        if prediction.position >= 0 and sink.is_on:
+        if prediction.position >= 0 and tracer.is_on:
             entry = prediction.optimizer_entry
             if (
                 prediction.codes[prediction.position] == entry.zero_grad_code
@@ -169,31 +173,31 @@ def _wrap_zero_grad(sink: EventSink, predictor: StepPredictor, original: Any, ho
                 original(optimizer, *args, **kwargs)
                 prediction.position += 1
                 return
-            sink.run_safely(stop_if_unexpected, thread, optimizer)
+            tracer.run_safely(stop_if_unexpected, thread, optimizer)
         hook(optimizer, *args, **kwargs)
 
     return zero_grad
 
 
 def _wrap_clip(
-    kind: str, sink: EventSink, predictor: StepPredictor, original: Any, hook: Any
+    kind: str, tracer: TracerContext, predictor: StepPredictor, original: Any, hook: Any
 ) -> Any:
-    local = sink.local
+    local = tracer.local
 
     @functools.wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         thread = local.thread
         prediction = thread.prediction
-        if prediction.position < 0 or not sink.is_on:
+        if prediction.position < 0 or not tracer.is_on:
             return hook(parameters, *args, **kwargs)
         entry = prediction.optimizer_entry
         if prediction.codes[prediction.position] != entry.clip_codes.get(kind):
-            sink.run_safely(predictor.stop, thread)
+            tracer.run_safely(predictor.stop, thread)
             return hook(parameters, *args, **kwargs)
         try:
             norm = original(parameters, *args, **kwargs)
         except RuntimeError:  # a non-finite norm with error_if_nonfinite=True
-            sink.run_safely(sink.bus.publish, NonFiniteNorm(thread))
+            tracer.run_safely(tracer.bus.publish, NonFiniteNorm(thread))
             raise
         if prediction.position >= 0:
             prediction.position += 1
@@ -202,14 +206,14 @@ def _wrap_clip(
     return clip
 
 
-def _wrap_before_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: Any) -> Any:
-    local = sink.local
+def _wrap_before_step(tracer: TracerContext, predictor: StepPredictor, _: Any, hook: Any) -> Any:
+    local = tracer.local
 
     def before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = local.thread
         prediction = thread.prediction
         step_call = thread.optimizer_call
-        if prediction.position >= 0 and sink.is_on and step_call.running_optimizer is None:
+        if prediction.position >= 0 and tracer.is_on and step_call.running_optimizer is None:
             entry = prediction.optimizer_entry
             if (
                 prediction.position == prediction.optimizer_step_position
@@ -221,24 +225,24 @@ def _wrap_before_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: A
                 prediction.position += 1
                 step_call.running_optimizer, step_call.entry = optimizer, entry
                 return None
-            sink.run_safely(predictor.stop, thread)
+            tracer.run_safely(predictor.stop, thread)
         return hook(optimizer, args, kwargs)
 
     return before_step
 
 
-def _wrap_after_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: Any) -> Any:
-    local = sink.local
+def _wrap_after_step(tracer: TracerContext, predictor: StepPredictor, _: Any, hook: Any) -> Any:
+    local = tracer.local
 
     def after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         thread = local.thread
-        if thread.prediction.position >= 0 and sink.is_on:
+        if thread.prediction.position >= 0 and tracer.is_on:
             if thread.optimizer_call.running_optimizer is optimizer:
                 thread.optimizer_call.running_optimizer = None
                 try:
                     predictor.end_step(thread)
                 except Exception as error:  # as in ``Tracer.run_safely``
-                    sink.fail(error)
+                    tracer.fail(error)
             return
         hook(optimizer, args, kwargs)
 

@@ -19,7 +19,7 @@ from sluice.trace.program_events import (
     StepEnded,
     TraceBegan,
 )
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 LAST_GOOD_FILE = "last-good.pt"
 """Name of the file with the last good state, in the folder of the trace."""
@@ -40,18 +40,18 @@ class NonFiniteGuard:
         after 0, 1, 2, 4, 8 and so on steps, and later every ``checkpoint_every`` steps.
     """
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self._reset()
-        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
-        sink.bus.subscribe(BackwardEnded, self._after_backward)
-        sink.bus.subscribe(GradientsCleared, self._after_clearing)
-        sink.bus.subscribe(StepBegins, self._before_step)
-        sink.bus.subscribe(StepEnded, lambda _: self._after_step())
+        tracer.bus.subscribe(TraceBegan, lambda _: self._reset())
+        tracer.bus.subscribe(BackwardEnded, self._after_backward)
+        tracer.bus.subscribe(GradientsCleared, self._after_clearing)
+        tracer.bus.subscribe(StepBegins, self._before_step)
+        tracer.bus.subscribe(StepEnded, lambda _: self._after_step())
 
     def _reset(self) -> None:
         # Disable the fast path, which publishes no events for backward passes and steps.
-        self._sink.sampling.every_step_needed_by.add("non-finite guard")
+        self._tracer.sampling.every_step_needed_by.add("non-finite guard")
         self._num_nonfinite_losses = self._num_skipped_steps = 0
         """Number of consecutive non-finite losses, and number of steps that the guard skipped."""
         self._next_copy_step = 0
@@ -73,22 +73,22 @@ class NonFiniteGuard:
             SystemExit: The program stops. Its last good state, if it has one, was saved unless
                 saving failed.
         """
-        sink, loss = self._sink, ended.tensors
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not sink.is_on:
+        tracer, loss = self._tracer, ended.tensors
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not tracer.is_on:
             return
-        sink.run_safely(self._check_loss, loss, is_scaled=ended.is_scaled)
-        stop_after = sink.settings.stop_after
+        tracer.run_safely(self._check_loss, loss, is_scaled=ended.is_scaled)
+        stop_after = tracer.settings.stop_after
         # A failure of the tracer must not stop the program. ``is_on`` is False if the check failed.
-        if sink.is_on and stop_after and self._num_nonfinite_losses >= stop_after:
+        if tracer.is_on and stop_after and self._num_nonfinite_losses >= stop_after:
             self._stop()
 
     def _after_clearing(self, cleared: GradientsCleared) -> None:
-        if self._step_to_skip > self._sink.steps.last:
+        if self._step_to_skip > self._tracer.steps.last_step:
             self._cleared_parameters.update(map(id, _parameters_of(cleared.owner)))
 
     def _before_step(self, step: StepBegins) -> None:
         """Skip a step that would use the gradients of a non-finite loss."""
-        if self._sink.steps.last + 1 != self._step_to_skip:
+        if self._tracer.steps.last_step + 1 != self._step_to_skip:
             return
         parameters = _parameters_of(step.optimizer)
         if self._cleared_parameters.issuperset(map(id, parameters)):
@@ -100,15 +100,15 @@ class NonFiniteGuard:
 
     def _after_step(self) -> None:
         """Count a step that the guard skipped, and store the random state."""
-        if self._sink.steps.last == self._step_to_skip:
+        if self._tracer.steps.last_step == self._step_to_skip:
             self._num_skipped_steps += 1
             if self._num_skipped_steps & (self._num_skipped_steps - 1) == 0:  # 1, 2, 4, 8, ...
-                self._sink.note("skipped", f"Steps skipped so far: {self._num_skipped_steps}.")
+                self._tracer.note("skipped", f"Steps skipped so far: {self._num_skipped_steps}.")
         self._rng_state = torch.get_rng_state()
 
     def _check_loss(self, loss: Tensor, *, is_scaled: bool) -> None:
         """Copy the state if the loss is finite and a copy is due; count a non-finite loss."""
-        settings, last_step = self._sink.settings, self._sink.steps.last
+        settings, last_step = self._tracer.settings, self._tracer.steps.last_step
         value = float(loss.detach())
         # A scaled loss may overflow its dtype; the gradient scaler handles the overflow.
         if math.isfinite(value) or (math.isinf(value) and is_scaled):
@@ -129,28 +129,29 @@ class NonFiniteGuard:
             self._cleared_parameters.clear()
 
     def _stop(self) -> NoReturn:
-        sink = self._sink
+        tracer = self._tracer
         state = self._last_good_state
         state_text = "no earlier good state exists"
         if state is not None:
-            sink.run_safely(self._save, LAST_GOOD_FILE, state)
-            is_saved = sink.is_on  # False if saving failed
+            tracer.run_safely(self._save, LAST_GOOD_FILE, state)
+            is_saved = tracer.is_on  # False if saving failed
             saved_text = f"is saved in {LAST_GOOD_FILE}" if is_saved else "could not be saved"
             state_text = f"the last good state, of step {state['step']}, {saved_text}"
         num_losses = self._num_nonfinite_losses
         losses_text = "the loss is" if num_losses == 1 else f"{num_losses} consecutive losses are"
-        text = f"Stopped before step {sink.steps.last + 1}: {losses_text} non-finite; {state_text}."
-        if sink.is_on:
-            sink.run_safely(sink.note, "stopped", text)
-        sink.print_line(f"sluice trace: {text}")
+        step = tracer.steps.last_step + 1
+        text = f"Stopped before step {step}: {losses_text} non-finite; {state_text}."
+        if tracer.is_on:
+            tracer.run_safely(tracer.note, "stopped", text)
+        tracer.print_line(f"sluice trace: {text}")
         raise SystemExit(STOPPED_EXIT_CODE)
 
     def _copy_states(self) -> dict[str, Any]:
         """Return CPU copies of the states of all networks and optimizers."""
-        objects = self._sink.objects
+        objects = self._tracer.objects
         with self._untraced():
             return {
-                "step": self._sink.steps.last,
+                "step": self._tracer.steps.last_step,
                 "networks": {
                     entry.name: _cpu_copy(network.state_dict())
                     for entry, network in objects.networks.live_items()
@@ -164,7 +165,7 @@ class NonFiniteGuard:
 
     def _save_bundle(self, value: float) -> None:
         """Save the states and inputs that reproduce the non-finite loss of the running step."""
-        thread, step = self._sink.local.thread, self._sink.steps.last + 1
+        thread, step = self._tracer.local.thread, self._tracer.steps.last_step + 1
         loss_name, target = None, None
         if thread.loss_calls.last is not None:
             loss_name, _, target_ref, *_ = thread.loss_calls.last
@@ -172,7 +173,7 @@ class NonFiniteGuard:
         bundle = {
             **self._copy_states(),
             "step": step,
-            "trace": self._sink.recorder.folder.name,
+            "trace": self._tracer.recorder.folder.name,
             "loss": value,
             "loss function": loss_name,
             "inputs": [
@@ -182,14 +183,14 @@ class NonFiniteGuard:
             "random state after the step before": self._rng_state,
         }
         self._save(bundle_name(step), bundle)
-        self._sink.note(
+        self._tracer.note(
             "bundle", f"{bundle_name(step)} reproduces the loss {value} of step {step}."
         )
 
     def _save(self, name: str, content: dict[str, Any]) -> None:
-        folder = self._sink.recorder.folder
+        folder = self._tracer.recorder.folder
         if not folder.exists():
-            self._sink.steps.flush()  # creates the folder
+            self._tracer.steps.flush()  # creates the folder
         partial_file = folder / f"{name}.partial"
         with self._untraced():
             torch.save(content, partial_file)
@@ -198,17 +199,17 @@ class NonFiniteGuard:
     @contextmanager
     def _untraced(self) -> Iterator[None]:
         """Run code that is not recorded in the trace."""
-        self._sink.is_on = False
+        self._tracer.is_on = False
         try:
             yield
         finally:
-            self._sink.is_on = True
+            self._tracer.is_on = True
 
 
-def install_nonfinite_guard(sink: EventSink) -> None:
+def install_nonfinite_guard(tracer: TracerContext) -> None:
     """Install the guard if the settings enable it."""
-    if sink.settings.stop_after or sink.settings.skip_nonfinite:
-        NonFiniteGuard(sink)
+    if tracer.settings.stop_after or tracer.settings.skip_nonfinite:
+        NonFiniteGuard(tracer)
 
 
 def _parameters_of(owner: Any) -> list[Tensor]:

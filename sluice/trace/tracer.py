@@ -28,7 +28,7 @@ from sluice.trace.thread_state import LocalState
 
 
 class Tracer:
-    """Implementation of ``EventSink``.
+    """Implementation of ``TracerContext``.
 
     Args:
         folder: Folder for the files of this process; created at the first write.
@@ -146,7 +146,7 @@ class Tracer:
             self.note("full", text)
         host, device = peak_memory()
         record = TraceEnd(
-            steps=self.steps.last,
+            steps=self.steps.last_step,
             seconds=(self.clock() - self._began_ns) / 1e9,
             raised=raised,
             peak_host_bytes=host,
@@ -157,7 +157,7 @@ class Tracer:
 
     def note(self, kind: Any, text: str) -> None:
         """Write a note for the reader of the trace."""
-        self.recorder.write("note", TraceNote(step=self.steps.last, kind=kind, text=text))
+        self.recorder.write("note", TraceNote(step=self.steps.last_step, kind=kind, text=text))
 
 
 def print_to_stderr(text: str) -> None:

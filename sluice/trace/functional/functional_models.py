@@ -28,8 +28,8 @@ from sluice.trace.objects.object_index import ObjectIndex
 from sluice.trace.objects.object_tracker import NetworkEntry
 from sluice.trace.program_events import NetworkCalled
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 _NUM_SAMPLED_STEPS = 128
 """Number of sampled steps (those with statistics) that are all inspected after the first passes,
@@ -126,7 +126,7 @@ class FunctionalModelWatch:
     It inspects the first graphs and a sample of later ones.
 
     Args:
-        sink: Receives the records.
+        tracer: Receives the records.
         inputs: Inspects the inputs of the models.
         losses: Samples the targets of the models' losses.
         on_first_model: Called once, when the first model is found.
@@ -134,12 +134,12 @@ class FunctionalModelWatch:
 
     def __init__(
         self,
-        sink: EventSink,
+        tracer: TracerContext,
         inputs: InputWatch,
         losses: LossWatch,
         on_first_model: Callable[[], None],
     ) -> None:
-        self._sink, self._input_watch, self._loss_watch = sink, inputs, losses
+        self._tracer, self._input_watch, self._loss_watch = tracer, inputs, losses
         self._on_first_model, self._has_had_model = on_first_model, False
         """Callback, and whether it was called; both survive ``reset``."""
         self.reset()
@@ -170,7 +170,7 @@ class FunctionalModelWatch:
         """
         if not self._advance_sampling(loss):
             return
-        began_ns = self._sink.clock()
+        began_ns = self._tracer.clock()
         with torch.no_grad():
             nodes = [*graph_nodes(loss)]
             self.leaves = graph_leaves(nodes)
@@ -180,15 +180,15 @@ class FunctionalModelWatch:
                 model.store_input_form(leaf_inputs[0])
                 self._inputs = [leaf_input.values for leaf_input in leaf_inputs]
                 self._record_pass(thread, model, nodes, loss)
-        thread.step.add_cost(self._sink.clock() - began_ns)
+        thread.step.add_cost(self._tracer.clock() - began_ns)
 
     def on_no_grad_input(self, thread: ThreadState, model: FunctionalModel, values: Tensor) -> None:
         """Record an input that a model receives while gradients are disabled."""
-        began_ns = self._sink.clock()
+        began_ns = self._tracer.clock()
         self._report_call(thread, model, [values])
         if thread.call.nonfinite_input is not None:
             self._input_watch.write_nonfinite_input(thread, None)
-        thread.step.add_cost(self._sink.clock() - began_ns)
+        thread.step.add_cost(self._tracer.clock() - began_ns)
 
     def release(self) -> None:
         """Drop references to inspected tensors when the backward pass has ended."""
@@ -201,10 +201,13 @@ class FunctionalModelWatch:
             return True
         if loss.is_cpu and not bool(loss.detach().isfinite()):
             return True
-        sink = self._sink
-        if not sink.sampling.samples_statistics or self._step_of_last_inspection == sink.steps.last:
+        tracer = self._tracer
+        if (
+            not tracer.sampling.samples_statistics
+            or self._step_of_last_inspection == tracer.steps.last_step
+        ):
             return False
-        self._step_of_last_inspection = sink.steps.last
+        self._step_of_last_inspection = tracer.steps.last_step
         return self._sampler.advance()
 
     def _get_or_add_model(self, leaf: Tensor) -> FunctionalModel | None:
@@ -223,7 +226,7 @@ class FunctionalModelWatch:
             return model
         if len(self.models) >= _MAX_MODELS:
             return None
-        model = FunctionalModel(leaf, self._sink.objects.networks)
+        model = FunctionalModel(leaf, self._tracer.objects.networks)
         model.num_inspections = 1
         self.models.append(model)
         self.network_indices.add(model.entry.index)

@@ -22,8 +22,8 @@ from sluice.trace.records.losses import (
     LossRecord,
     NextTokenTargets,
 )
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 _NUM_FIRST_PASSES = 8
 """Number of backward passes that are all inspected at the start and after each new form of loss."""
@@ -85,8 +85,8 @@ _SKIPPED_NODES = frozenset({"Neg", "Abs", "Exp"})
 class ManualLossWatch:
     """Inspects the first losses of each form, and a sample of later ones."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self.reset()
 
     def reset(self) -> None:
@@ -102,7 +102,7 @@ class ManualLossWatch:
     def on_loss(self, begins: ScalarBackwardBegins) -> None:
         """Inspect the first losses of each form, and a sample of later losses."""
         self._track_form(begins.loss)
-        if self._num_passes_left or self._sink.sampling.samples_statistics:
+        if self._num_passes_left or self._tracer.sampling.samples_statistics:
             self._inspect_if_due(begins.thread, begins.loss)
 
     def _track_form(self, loss: Tensor) -> None:
@@ -118,15 +118,15 @@ class ManualLossWatch:
 
     def _inspect_if_due(self, thread: ThreadState, loss: Tensor) -> None:
         """Inspect a loss for broadcasts, double activations and masked targets, if it is due."""
-        sink = self._sink
+        tracer = self._tracer
         if self._num_passes_left:
             self._num_passes_left -= 1
-        elif self._step_of_last_inspection == sink.steps.last or not self._sampler.advance():
+        elif self._step_of_last_inspection == tracer.steps.last_step or not self._sampler.advance():
             return
-        self._step_of_last_inspection, began_ns = sink.steps.last, sink.clock()
+        self._step_of_last_inspection, began_ns = tracer.steps.last_step, tracer.clock()
         self._inspect(loss)
-        if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began_ns)
+        if tracer.sampling.samples_statistics:
+            thread.step.add_cost(tracer.clock() - began_ns)
 
     def _inspect(self, loss: Tensor) -> None:
         broadcast = find_broadcast(loss.grad_fn)
@@ -139,7 +139,7 @@ class ManualLossWatch:
 
     def _inspect_mask(self, targets: Tensor, is_included: Tensor, loss: Tensor) -> None:
         """Record which next-token targets a mask excludes."""
-        alignment = best_alignment(self._sink.local.thread.call.inputs, targets, is_included)
+        alignment = best_alignment(self._tracer.local.thread.call.inputs, targets, is_included)
         if alignment is not None:
             shape, num_included = (len(targets),), int(is_included.sum())
             self._write(
@@ -166,13 +166,13 @@ class ManualLossWatch:
             tokens: Alignment of the targets with the input tokens.
             num_included: Number of targets that a mask includes; None for all.
         """
-        sink, thread = self._sink, self._sink.local.thread
+        tracer, thread = self._tracer, self._tracer.local.thread
         num_rows = shape[0] if shape else 1
         # The graph does not contain the shape of the targets. Infer it: if outputs of shape
         # (rows, 1) were broadcast to (rows, rows), targets have the shape (rows,), and vice versa.
         target_shape = shape[:1] if len(shape) > 1 else (*shape, 1)
         record = LossRecord(
-            step=sink.steps.last,
+            step=tracer.steps.last_step,
             kind=kind,
             network=thread.call.network,
             loader=thread.last_loader,
@@ -193,7 +193,7 @@ class ManualLossWatch:
             value=loss.item(),
             tokens=tokens,
         )
-        sink.recorder.write("loss", record)
+        tracer.recorder.write("loss", record)
 
 
 def find_broadcast(loss_node: Any) -> tuple[str, tuple[int, ...]] | None:

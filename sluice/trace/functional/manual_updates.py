@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sluice.trace.functional.functional_models import FunctionalModelWatch
 from sluice.trace.objects.object_tracker import OptimizerEntry
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 _KINDS_BEFORE_STEP = ("backward", "clip")
 """Kinds of events that belong to the step that follows them."""
@@ -41,8 +41,8 @@ class ImplicitOptimizer:
 class ManualUpdateWatch:
     """Detects the steps of a program without an optimizer."""
 
-    def __init__(self, sink: EventSink, model_watch: FunctionalModelWatch) -> None:
-        self._sink, self._model_watch = sink, model_watch
+    def __init__(self, tracer: TracerContext, model_watch: FunctionalModelWatch) -> None:
+        self._tracer, self._model_watch = tracer, model_watch
         self._parameters: list[Tensor] = []
         """Known parameters of the program. The placeholder optimizer shares this list."""
         self._optimizer: ImplicitOptimizer | None = None
@@ -89,7 +89,7 @@ class ManualUpdateWatch:
         known_ids = {id(p) for p in self._parameters}
         new_parameters = [p for p in parameters_with_gradients if id(p) not in known_ids]
         self._parameters += new_parameters
-        self._sink.objects.has_changed |= bool(new_parameters)
+        self._tracer.objects.has_changed |= bool(new_parameters)
 
     def _trained_parameters(self, thread: ThreadState) -> list[Tensor]:
         """Return the parameters of the ``nn.Module`` that was called last.
@@ -101,7 +101,7 @@ class ManualUpdateWatch:
         - If all leaves are new although no step was ever detected, return nothing: the program
           creates new leaves for each pass.
         """
-        entries, model_watch = self._sink.objects.networks.entries, self._model_watch
+        entries, model_watch = self._tracer.objects.networks.entries, self._model_watch
         if thread.call.network not in model_watch.network_indices:
             entry = next((e for e in entries if e.index == thread.call.network), None)
             network = None if entry is None else entry.ref()
@@ -128,12 +128,12 @@ class ManualUpdateWatch:
         if all(_is_unchanged(p, snapshot) for p, snapshot in snapshots):
             return
         self._snapshots, self._has_stepped_since_backward, self._has_ever_stepped = [], True, True
-        entry: OptimizerEntry = self._sink.objects.optimizers.get_or_add(optimizer)
+        entry: OptimizerEntry = self._tracer.objects.optimizers.get_or_add(optimizer)
         self._record_step(thread, entry)
 
     def _record_step(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """Record a step after the last backward pass or clip; later events are of the next step."""
-        sink, interner = self._sink, self._sink.events.interner
+        tracer, interner = self._tracer, self._tracer.events.interner
         kinds = [interner.event(code)[0] for code in thread.step.codes]
         num_events = max(
             (i for i, kind in enumerate(kinds, 1) if kind in _KINDS_BEFORE_STEP), default=0
@@ -142,9 +142,9 @@ class ManualUpdateWatch:
         later_events, thread.step.events = thread.step.events[end:], thread.step.events[:end]
         flags = ("fresh", *("carried",) * self._has_old_gradients)
         self._has_old_gradients = False
-        thread.step.events += sink.events.code("step", entry.index, flags=flags), sink.clock()
-        sink.sampling.membership.sample_if_due(sink.steps.last)
-        sink.steps.end(thread, entry)
+        thread.step.events += tracer.events.code("step", entry.index, flags=flags), tracer.clock()
+        tracer.sampling.membership.sample_if_due(tracer.steps.last_step)
+        tracer.steps.end(thread, entry)
         thread.step.events += later_events
 
 

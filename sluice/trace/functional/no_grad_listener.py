@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from sluice.trace.functional.functional_models import FunctionalModel, FunctionalModelWatch
 from sluice.trace.inspection.functorch import in_functorch_transform
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 _MAX_BLOCKS = 64
 """Maximum number of observed blocks per call site."""
@@ -70,8 +70,8 @@ class _OpListener(TorchFunctionMode):
 class NoGradListener:
     """Observes the operations in blocks with disabled gradients, one ``_OpListener`` per block."""
 
-    def __init__(self, sink: EventSink, model_watch: FunctionalModelWatch) -> None:
-        self._sink, self._model_watch = sink, model_watch
+    def __init__(self, tracer: TracerContext, model_watch: FunctionalModelWatch) -> None:
+        self._tracer, self._model_watch = tracer, model_watch
         self._op_listeners: dict[int, _OpListener] = {}
         """Listeners of the running blocks, by the id of the block."""
         self._num_blocks = Counter[Any]()
@@ -97,7 +97,7 @@ class NoGradListener:
         ):
             return
         self._num_blocks[call_site] += 1
-        listener = _OpListener(self, self._sink.local.thread, call_site)
+        listener = _OpListener(self, self._tracer.local.thread, call_site)
         self._op_listeners[id(block)] = listener
         listener.__enter__()  # type: ignore[no-untyped-call]
 
@@ -135,10 +135,10 @@ class NoGradListener:
         operand_positions = _OPERAND_POSITIONS.get(name)
         if (
             operand_positions is not None
-            and self._sink.is_on
+            and self._tracer.is_on
             and len(args) > max(operand_positions[:2])
         ):
-            self._sink.run_safely(self._match_operands, listener, thread, args, operand_positions)
+            self._tracer.run_safely(self._match_operands, listener, thread, args, operand_positions)
 
     def _match_operands(
         self,
@@ -196,33 +196,33 @@ def _call_site() -> Any:
     return frame.f_code, frame.f_lasti
 
 
-def observe_no_grad_blocks(sink: EventSink, model_watch: FunctionalModelWatch) -> None:
+def observe_no_grad_blocks(tracer: TracerContext, model_watch: FunctionalModelWatch) -> None:
     """Record the inputs of functional models in blocks with disabled gradients."""
-    listener = NoGradListener(sink, model_watch)
+    listener = NoGradListener(tracer, model_watch)
     for context in _NO_GRAD_CONTEXTS:
-        _patch_context(sink, model_watch, listener, context)
-    sink.patches.on_restore(listener.end_all)
+        _patch_context(tracer, model_watch, listener, context)
+    tracer.patches.on_restore(listener.end_all)
 
 
 def _patch_context(
-    sink: EventSink, model_watch: FunctionalModelWatch, listener: NoGradListener, context: Any
+    tracer: TracerContext, model_watch: FunctionalModelWatch, listener: NoGradListener, context: Any
 ) -> None:
     original_enter, original_exit = context.__enter__, context.__exit__
 
     @functools.wraps(original_enter)
     def begin(block: Any) -> Any:
         result = original_enter(block)
-        thread = sink.local.thread
+        thread = tracer.local.thread
         network = thread.call.network
         is_functional = network >= 0 and network in model_watch.network_indices
-        if sink.is_on and is_functional and not thread.backward.is_running:
-            sink.run_safely(listener.begin, block, _call_site())
+        if tracer.is_on and is_functional and not thread.backward.is_running:
+            tracer.run_safely(listener.begin, block, _call_site())
         return result
 
     @functools.wraps(original_exit)
     def end(block: Any, *args: Any) -> Any:
-        sink.run_safely(listener.end, block)
+        tracer.run_safely(listener.end, block)
         return original_exit(block, *args)
 
-    sink.patches.replace(context, "__enter__", begin)
-    sink.patches.replace(context, "__exit__", end)
+    tracer.patches.replace(context, "__enter__", begin)
+    tracer.patches.replace(context, "__exit__", end)

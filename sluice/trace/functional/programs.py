@@ -21,24 +21,26 @@ from sluice.trace.program_events import (
     TraceBegan,
     TraceEnding,
 )
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 _CONSUMER_NAME = "manual updates"
 """Name under which this module requests that every step is recorded fully."""
 
 
-def support_functional_programs(sink: EventSink, inputs: InputWatch, losses: LossWatch) -> None:
+def support_functional_programs(
+    tracer: TracerContext, inputs: InputWatch, losses: LossWatch
+) -> None:
     """Detect models, losses and weight updates that use no class of torch."""
-    _FunctionalPrograms(sink, inputs, losses)
+    _FunctionalPrograms(tracer, inputs, losses)
 
 
 class _FunctionalPrograms:
     """Forwards events to the detectors of functional models, manual losses and manual updates."""
 
-    def __init__(self, sink: EventSink, inputs: InputWatch, losses: LossWatch) -> None:
-        self._sink, bus = sink, sink.bus
-        self._model_watch = FunctionalModelWatch(sink, inputs, losses, self._on_first_model)
-        self._loss_watch = ManualLossWatch(sink)
+    def __init__(self, tracer: TracerContext, inputs: InputWatch, losses: LossWatch) -> None:
+        self._tracer, bus = tracer, tracer.bus
+        self._model_watch = FunctionalModelWatch(tracer, inputs, losses, self._on_first_model)
+        self._loss_watch = ManualLossWatch(tracer)
         self._update_watch: ManualUpdateWatch | None = None
         """Detector of manual updates; None once an optimizer was created or made a step."""
         self._watch_updates()
@@ -54,7 +56,7 @@ class _FunctionalPrograms:
         self._watch_updates()
 
     def _on_first_model(self) -> None:
-        observe_no_grad_blocks(self._sink, self._model_watch)
+        observe_no_grad_blocks(self._tracer, self._model_watch)
 
     def _before_backward(self, begins: BackwardBegins) -> None:
         thread, loss = begins.thread, begins.loss
@@ -73,7 +75,7 @@ class _FunctionalPrograms:
         self._model_watch.release()
 
     def _watch_updates(self) -> None:
-        bus = self._sink.bus
+        bus = self._tracer.bus
         if self._update_watch is None:
             bus.subscribe(ModuleCalled, self._detect_update)
             bus.subscribe(OptimizerCreated, self._on_optimizer_created)
@@ -81,12 +83,12 @@ class _FunctionalPrograms:
             # existence does not end the detection of manual updates, but its first step does.
             bus.subscribe(StepBegins, self._stop_watching)
         # Record every step fully: the fast path cannot predict steps that no optimizer event ends.
-        self._sink.sampling.every_step_needed_by.add(_CONSUMER_NAME)
-        self._update_watch = ManualUpdateWatch(self._sink, self._model_watch)
+        self._tracer.sampling.every_step_needed_by.add(_CONSUMER_NAME)
+        self._update_watch = ManualUpdateWatch(self._tracer, self._model_watch)
 
     def _detect_update(self, _: ModuleCalled | None = None) -> None:
         if self._update_watch is not None:
-            self._update_watch.detect_step(self._sink.local.thread)
+            self._update_watch.detect_step(self._tracer.local.thread)
 
     def _on_optimizer_created(self, _: OptimizerCreated) -> None:
         self._detect_update()
@@ -94,7 +96,7 @@ class _FunctionalPrograms:
 
     def _stop_watching(self, _: StepBegins | None = None) -> None:
         self._update_watch = None
-        self._sink.sampling.every_step_needed_by.discard(_CONSUMER_NAME)
-        self._sink.bus.unsubscribe(ModuleCalled, self._detect_update)
-        self._sink.bus.unsubscribe(OptimizerCreated, self._on_optimizer_created)
-        self._sink.bus.unsubscribe(StepBegins, self._stop_watching)
+        self._tracer.sampling.every_step_needed_by.discard(_CONSUMER_NAME)
+        self._tracer.bus.unsubscribe(ModuleCalled, self._detect_update)
+        self._tracer.bus.unsubscribe(OptimizerCreated, self._on_optimizer_created)
+        self._tracer.bus.unsubscribe(StepBegins, self._stop_watching)

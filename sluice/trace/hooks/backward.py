@@ -15,24 +15,24 @@ from sluice.trace.program_events import (
     ScalarBackwardBegins,
     TraceBegan,
 )
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 
-def watch_backward(sink: EventSink) -> None:
+def watch_backward(tracer: TracerContext) -> None:
     """Record every backward pass that the program starts."""
-    backward, grad, local = torch.autograd.backward, torch.autograd.grad, sink.local
-    backward_recorder = _BackwardRecorder(sink)
+    backward, grad, local = torch.autograd.backward, torch.autograd.grad, tracer.local
+    backward_recorder = _BackwardRecorder(tracer)
 
     @functools.wraps(backward)
     def watched_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         thread = local.thread
-        if not sink.is_on or thread.backward.is_running:  # checkpointing nests backward passes
+        if not tracer.is_on or thread.backward.is_running:  # checkpointing nests backward passes
             return backward(tensors, *args, **kwargs)
         try:
             backward_recorder.before_backward(thread, tensors)
         except Exception as error:  # inlines ``run_safely``, to save a call
-            sink.fail(error)
+            tracer.fail(error)
         thread.backward.is_running = True
         try:
             backward(tensors, *args, **kwargs)
@@ -40,40 +40,40 @@ def watch_backward(sink: EventSink) -> None:
             thread.backward.is_running = False
         is_scaled, thread.backward.is_scaled = thread.backward.is_scaled, False
         try:
-            sink.bus.publish(BackwardEnded(thread, tensors, is_scaled))
+            tracer.bus.publish(BackwardEnded(thread, tensors, is_scaled))
         except Exception as error:  # inlines ``run_safely``, to save a call
-            sink.fail(error)
+            tracer.fail(error)
 
     @functools.wraps(grad)
     def watched_grad(*args: Any, **kwargs: Any) -> Any:
         gradients = grad(*args, **kwargs)
-        if sink.is_on and not local.thread.backward.is_running:
-            sink.run_safely(sink.events.record_event, local.thread, "grad")
+        if tracer.is_on and not local.thread.backward.is_running:
+            tracer.run_safely(tracer.events.record_event, local.thread, "grad")
         return gradients
 
-    sink.patches.replace_function(torch.autograd, "backward", watched_backward)
-    sink.patches.replace_function(torch.autograd, "grad", watched_grad)
+    tracer.patches.replace_function(torch.autograd, "backward", watched_backward)
+    tracer.patches.replace_function(torch.autograd, "grad", watched_grad)
 
 
 class _BackwardRecorder:
     """Records the backward passes of all threads."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self._codes: dict[tuple[str, ...], int] = {}
         """Event codes of backward passes by their flags."""
-        sink.bus.subscribe(TraceBegan, lambda _: self._codes.clear())
-        sink.bus.subscribe(BackwardEnded, self._on_end)
+        tracer.bus.subscribe(TraceBegan, lambda _: self._codes.clear())
+        tracer.bus.subscribe(BackwardEnded, self._on_end)
 
     def before_backward(self, thread: ThreadState, tensors: Any) -> None:
         """Inspect gradients and loss before a backward pass runs."""
-        sink = self._sink
-        for entry in sink.objects.optimizers.entries:
+        tracer = self._tracer
+        for entry in tracer.objects.optimizers.entries:
             if not entry.gradient_tracker.is_cleared:
                 entry.gradient_tracker.before_backward()
         # Several tensors are not inspected: they may be a generator, which can be read only once.
         loss = tensors if type(tensors) is Tensor else None
-        sink.bus.publish(BackwardBegins(thread, loss))
+        tracer.bus.publish(BackwardBegins(thread, loss))
         thread.backward.is_unscaled_mean = False
         if loss is None or loss.numel() != 1:
             return
@@ -82,13 +82,13 @@ class _BackwardRecorder:
         value = loss.item() if loss.is_cpu else loss.detach().reshape(())
         thread.step.losses.append(value)
         thread.backward.is_unscaled_mean = is_unscaled_mean(loss, thread)
-        sink.bus.publish(ScalarBackwardBegins(thread, loss))
+        tracer.bus.publish(ScalarBackwardBegins(thread, loss))
         # Published now, because the cause can only be found while the graph and the inputs exist.
         if type(value) is float and not isfinite(value):
-            sink.bus.publish(NonFiniteLoss(thread))
+            tracer.bus.publish(NonFiniteLoss(thread))
 
     def _on_end(self, ended: BackwardEnded) -> None:
-        sink, thread = self._sink, ended.thread
+        tracer, thread = self._tracer, ended.thread
         thread.backward.is_followed_by_zeroing = False
         flags = ("unscaled mean",) * thread.backward.is_unscaled_mean
         if type(ended.tensors) is Tensor and ended.tensors.is_leaf:
@@ -97,8 +97,8 @@ class _BackwardRecorder:
             flags = ("scaled", *flags)
         if len(thread.step.losses) > 1:
             # A snapshot is taken, to detect whether the program divides the accumulated gradients.
-            thread.edits.snapshot(sink.objects.optimizers.entries)
+            thread.edits.snapshot(tracer.objects.optimizers.entries)
         code = self._codes.get(flags)
         if code is None:
-            code = self._codes[flags] = sink.events.code("backward", flags=flags)
-        sink.events.record(thread, code)
+            code = self._codes[flags] = tracer.events.code("backward", flags=flags)
+        tracer.events.record(thread, code)

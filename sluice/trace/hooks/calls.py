@@ -4,11 +4,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 
 def report_calls(
-    sink: EventSink,
+    tracer: TracerContext,
     owner: Any,
     name: str,
     report: Callable[..., None],
@@ -18,7 +18,7 @@ def report_calls(
     """Call ``report`` with the result and the arguments of every call of ``owner.name``.
 
     Args:
-        sink: Provides the patches.
+        tracer: Provides the patches.
         owner: Class or module of the function.
         name: Name of the function.
         report: Called after a call that returned.
@@ -30,9 +30,9 @@ def report_calls(
     @functools.wraps(original)
     def call_and_report(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if sink.is_on:
-            sink.run_safely(report, result, *args, **kwargs)
+        if tracer.is_on:
+            tracer.run_safely(report, result, *args, **kwargs)
         return result
 
-    replace = sink.patches.replace_function if in_importing_modules else sink.patches.replace
+    replace = tracer.patches.replace_function if in_importing_modules else tracer.patches.replace
     replace(owner, name, call_and_report)

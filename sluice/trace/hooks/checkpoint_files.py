@@ -12,7 +12,7 @@ from sluice.trace.inspection.fingerprints import state_fingerprint
 from sluice.trace.program_events import TraceBegan
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.environment import FileReadRecord, StateKind, StateSaveRecord
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 _NUM_FIRST_CALLS = 128
 """Number of first calls of each function that are all recorded. Later calls are recorded at growing
@@ -21,19 +21,19 @@ _MAX_ITEMS = 64
 """Maximum number of values of a saved dictionary that are searched for state dicts."""
 
 
-def watch_checkpoint_files(sink: EventSink) -> None:
+def watch_checkpoint_files(tracer: TracerContext) -> None:
     """Record calls of ``torch.save``, ``torch.load`` and ``state_dict()``."""
-    watch = _CheckpointWatch(sink)
-    report_calls(sink, torch, "save", watch.on_save, in_importing_modules=True)
-    report_calls(sink, torch, "load", watch.on_load, in_importing_modules=True)
-    report_calls(sink, nn.Module, "state_dict", watch.on_state_dict)
+    watch = _CheckpointWatch(tracer)
+    report_calls(tracer, torch, "save", watch.on_save, in_importing_modules=True)
+    report_calls(tracer, torch, "load", watch.on_load, in_importing_modules=True)
+    report_calls(tracer, nn.Module, "state_dict", watch.on_state_dict)
 
 
 class _CheckpointWatch:
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self._reset()
-        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
+        tracer.bus.subscribe(TraceBegan, lambda _: self._reset())
 
     def _reset(self) -> None:
         names = ("save", "state_dict", "load")
@@ -53,21 +53,21 @@ class _CheckpointWatch:
 
     def on_load(self, content: Any, f: Any, *_: Any, **__: Any) -> None:
         if self._samplers["load"].advance():
-            step, states = self._sink.steps.last, state_kinds(content)
+            step, states = self._tracer.steps.last_step, state_kinds(content)
             record = FileReadRecord(step=step, path=_file_path(f), states=states)
-            self._sink.recorder.write("read", record)
+            self._tracer.recorder.write("read", record)
 
     def _write_save(
         self, obj: Any, network_state: Any, *, to: Literal["file", "memory"], path: str
     ) -> None:
         record = StateSaveRecord(
-            step=self._sink.steps.last,
+            step=self._tracer.steps.last_step,
             path=path,
             num_keys=len(obj) if isinstance(obj, Mapping) else 0,
             to=to,
             content=state_fingerprint(network_state),
         )
-        self._sink.recorder.write("save", record)
+        self._tracer.recorder.write("save", record)
 
 
 def state_kinds(content: Any) -> tuple[StateKind, ...]:

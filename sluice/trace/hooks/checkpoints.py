@@ -12,35 +12,39 @@ from sluice.trace.hooks.scheduler_records import get_or_add_scheduler
 from sluice.trace.inspection.fingerprints import state_fingerprint
 from sluice.trace.program_events import WeightsLoaded
 from sluice.trace.records.batches import StateLoadRecord
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 
-def watch_loads(sink: EventSink) -> None:
+def watch_loads(tracer: TracerContext) -> None:
     """Record every ``load_state_dict`` of a module, an optimizer or a scheduler."""
     for cls, role in (
         (torch.nn.Module, "network"),
         (torch.optim.Optimizer, "optimizer"),
         (LRScheduler, "scheduler"),
     ):
-        watch_load_state_dict(sink, cls, role)
+        watch_load_state_dict(tracer, cls, role)
 
 
-def watch_load_state_dict(sink: EventSink, cls: type, role: str) -> None:
+def watch_load_state_dict(tracer: TracerContext, cls: type, role: str) -> None:
     """Record calls of the ``load_state_dict`` that a class itself defines, if it defines one."""
     original = vars(cls).get("load_state_dict")
     if original is not None:
-        sink.patches.replace(cls, "load_state_dict", _wrap_load(sink, original, role))
+        tracer.patches.replace(cls, "load_state_dict", _wrap_load(tracer, original, role))
 
 
-def _wrap_load(sink: EventSink, original: Callable[..., Any], role: str) -> Callable[..., Any]:
+def _wrap_load(
+    tracer: TracerContext, original: Callable[..., Any], role: str
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_state_dict(owner: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         alias_flags: list[bool] = []
-        if sink.is_on and role == "network":
-            sink.run_safely(_find_aliased_tensors, owner, state_dict, alias_flags)
+        if tracer.is_on and role == "network":
+            tracer.run_safely(_find_aliased_tensors, owner, state_dict, alias_flags)
         result = original(owner, state_dict, *args, **kwargs)
-        if sink.is_on:
-            sink.run_safely(_record_load, sink, owner, role, state_dict, result, sum(alias_flags))
+        if tracer.is_on:
+            tracer.run_safely(
+                _record_load, tracer, owner, role, state_dict, result, sum(alias_flags)
+            )
         return result
 
     return load_state_dict
@@ -57,16 +61,16 @@ def _find_aliased_tensors(owner: Any, state: Any, alias_flags: list[bool]) -> No
 
 
 def _record_load(
-    sink: EventSink, owner: Any, role: str, state: Any, result: Any, num_aliased: int
+    tracer: TracerContext, owner: Any, role: str, state: Any, result: Any, num_aliased: int
 ) -> None:
-    object_id = _get_object_index(sink, owner, role)
+    object_id = _get_object_index(tracer, owner, role)
     if role == "network":
-        sink.bus.publish(WeightsLoaded())
+        tracer.bus.publish(WeightsLoaded())
     num_unexpected = len(getattr(result, "unexpected_keys", ()))
     num_missing = len(getattr(result, "missing_keys", ()))
-    sink.events.record_event(sink.local.thread, "load", object_id, flags=(role,))
+    tracer.events.record_event(tracer.local.thread, "load", object_id, flags=(role,))
     record = StateLoadRecord(
-        step=sink.steps.last,
+        step=tracer.steps.last_step,
         what=role,
         kind=type(owner).__name__,
         object_id=object_id,
@@ -76,13 +80,13 @@ def _record_load(
         num_missing=num_missing,
         content=state_fingerprint(state) if role == "network" else 0,
     )
-    sink.recorder.write("load", record)
+    tracer.recorder.write("load", record)
 
 
-def _get_object_index(sink: EventSink, owner: Any, role: str) -> int:
+def _get_object_index(tracer: TracerContext, owner: Any, role: str) -> int:
     if role == "optimizer":
-        return sink.objects.optimizers.get_or_add(owner).index
+        return tracer.objects.optimizers.get_or_add(owner).index
     if role == "scheduler":
-        return get_or_add_scheduler(sink, owner, has_stepped=False).index
-    entry = sink.objects.networks.get(owner)
+        return get_or_add_scheduler(tracer, owner, has_stepped=False).index
+    entry = tracer.objects.networks.get(owner)
     return -1 if entry is None else entry.index

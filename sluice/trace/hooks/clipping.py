@@ -13,8 +13,8 @@ from torch.nn.utils import clip_grad
 
 from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.program_events import NonFiniteNorm, TraceBegan
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 _NUMBER_TYPES = (float, int)
 """Types of a maximum norm. They are a constant, because a union of types in the function would be
@@ -24,49 +24,52 @@ _SCALE_FUNCTION_NAME = "_clip_grads_with_norm_"
 """Function that ``clip_grad_norm_`` calls to scale the gradients, in some versions of torch."""
 
 
-def watch_clipping(sink: EventSink) -> None:
+def watch_clipping(tracer: TracerContext) -> None:
     """Record calls of ``clip_grad_norm_`` and ``clip_grad_value_``."""
-    optimizers = _OptimizerLookup(sink)
+    optimizers = _OptimizerLookup(tracer)
     for name, clip_kind in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
         original = getattr(torch.nn.utils, name)
-        clip = _wrap_clip(sink, optimizers, original, clip_kind)
-        sink.patches.replace_function(torch.nn.utils, name, clip)
+        clip = _wrap_clip(tracer, optimizers, original, clip_kind)
+        tracer.patches.replace_function(torch.nn.utils, name, clip)
     if hasattr(clip_grad, _SCALE_FUNCTION_NAME):
-        _watch_scaling(sink, getattr(clip_grad, _SCALE_FUNCTION_NAME))
+        _watch_scaling(tracer, getattr(clip_grad, _SCALE_FUNCTION_NAME))
 
 
-def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
+def _watch_scaling(tracer: TracerContext, original: Callable[..., Any]) -> None:
     """Read the norm of the gradients before they are scaled; report it if it is non-finite."""
-    local = sink.local
+    local = tracer.local
 
     @functools.wraps(original)
     def scale(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> None:
         # A norm on another device is not read: reading it would synchronize with the device.
-        if type(total_norm) is Tensor and total_norm.is_cpu and sink.is_on:
+        if type(total_norm) is Tensor and total_norm.is_cpu and tracer.is_on:
             thread = local.thread
             thread.norm_before_clip = norm = total_norm.item()
             if not math.isfinite(norm):
-                sink.run_safely(sink.bus.publish, NonFiniteNorm(thread))
+                tracer.run_safely(tracer.bus.publish, NonFiniteNorm(thread))
         original(parameters, max_norm, total_norm, *args, **kwargs)
 
-    sink.patches.replace(clip_grad, _SCALE_FUNCTION_NAME, scale)
+    tracer.patches.replace(clip_grad, _SCALE_FUNCTION_NAME, scale)
 
 
 def _wrap_clip(
-    sink: EventSink, optimizers: "_OptimizerLookup", original: Callable[..., Any], clip_kind: str
+    tracer: TracerContext,
+    optimizers: "_OptimizerLookup",
+    original: Callable[..., Any],
+    clip_kind: str,
 ) -> Callable[..., Any]:
-    local = sink.local
+    local = tracer.local
 
     @functools.wraps(original)
     def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        if not sink.is_on:
+        if not tracer.is_on:
             return original(parameters, *args, **kwargs)
         thread = local.thread
         thread.norm_before_clip = None
         if thread.edits.snapshots:
             # Edits are detected before the clip, because they could not be distinguished from it
             # afterwards.
-            sink.run_safely(thread.edits.detect)
+            tracer.run_safely(thread.edits.detect)
         # ``parameters`` may be a generator, which can be read only once.
         tensors = [parameters] if isinstance(parameters, Tensor) else [*parameters]
         clip_argument: Any = tensors
@@ -77,13 +80,13 @@ def _wrap_clip(
         try:
             result = original(clip_argument, *args, **kwargs)
         except RuntimeError:  # usually a non-finite norm with error_if_nonfinite=True
-            sink.run_safely(sink.bus.publish, NonFiniteNorm(thread))
+            tracer.run_safely(tracer.bus.publish, NonFiniteNorm(thread))
             raise
         max_norm = args[0] if args else kwargs.get("max_norm")
         try:
             record_clip(thread, tensors, result, max_norm)
         except Exception as error:  # inlines ``run_safely``, to save a call
-            sink.fail(error)
+            tracer.fail(error)
         return result
 
     def record_clip(thread: ThreadState, tensors: list[Tensor], result: Any, max_norm: Any) -> None:
@@ -91,14 +94,14 @@ def _wrap_clip(
         optimizer_index = -1 if entry is None else entry.index
         code = None if entry is None else entry.clip_codes.get(clip_kind)
         if code is None:
-            code = sink.events.code("clip", optimizer_index, flags=(clip_kind,))
+            code = tracer.events.code("clip", optimizer_index, flags=(clip_kind,))
             if entry is not None:
                 entry.clip_codes[clip_kind] = code
-        sink.events.record(thread, code)
+        tracer.events.record(thread, code)
         # With several losses in the step, gradients are accumulated and watched for edits. A new
         # snapshot is taken, so that the clip does not count as an edit.
         if len(thread.step.losses) > 1:
-            thread.edits.snapshot(sink.objects.optimizers.entries)
+            thread.edits.snapshot(tracer.objects.optimizers.entries)
         if type(result) is Tensor and isinstance(max_norm, _NUMBER_TYPES):
             norm = thread.norm_before_clip
             if norm is None:
@@ -113,11 +116,11 @@ def _wrap_clip(
 class _OptimizerLookup:
     """Finds the optimizer of a parameter."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self._entries: dict[int, tuple[weakref.ref[Tensor], OptimizerEntry]] = {}
         """Parameter and optimizer entry of earlier calls, by the id of the parameter."""
-        sink.bus.subscribe(TraceBegan, lambda _: self._entries.clear())
+        tracer.bus.subscribe(TraceBegan, lambda _: self._entries.clear())
 
     def find(self, parameter: Tensor) -> OptimizerEntry | None:
         """Return the entry of the first optimizer that has a parameter; None if none has it."""
@@ -126,7 +129,7 @@ class _OptimizerLookup:
             ref, entry = cached_pair
             if ref() is parameter and entry.ref() is not None:
                 return entry
-        for entry, _ in self._sink.objects.optimizers.live_items():
+        for entry, _ in self._tracer.objects.optimizers.live_items():
             if any(p is parameter for p in entry.parameters()):
                 self._entries[id(parameter)] = weakref.ref(parameter), entry
                 return entry

@@ -31,22 +31,22 @@ from sluice.trace.inspection.samplers import sampler_properties
 from sluice.trace.objects.object_index import ObjectIndex
 from sluice.trace.program_events import TraceBegan, TraceEnded
 from sluice.trace.records.batches import BatchRecord, LoaderRecord, RandomStateRecord
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 
-def watch_loaders(sink: EventSink) -> None:
+def watch_loaders(tracer: TracerContext) -> None:
     """Record every iteration over a DataLoader and every batch that it yields."""
     original_iter, original_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
-    watch, local = _LoaderWatch(sink), sink.local
+    watch, local = _LoaderWatch(tracer), tracer.local
 
     @functools.wraps(original_iter)
     def watched_iter(loader: Any) -> Any:
-        if sink.is_on:
-            sink.run_safely(watch.before_iterator, loader)
+        if tracer.is_on:
+            tracer.run_safely(watch.before_iterator, loader)
         iterator = original_iter(loader)
-        if sink.is_on:
-            sink.run_safely(watch.on_iterator, loader, iterator)
+        if tracer.is_on:
+            tracer.run_safely(watch.on_iterator, loader, iterator)
         return iterator
 
     @functools.wraps(original_next)
@@ -54,10 +54,10 @@ def watch_loaders(sink: EventSink) -> None:
         try:
             batch = original_next(iterator)
         except StopIteration:
-            if sink.is_on:
-                sink.run_safely(watch.on_exhausted, iterator)
+            if tracer.is_on:
+                tracer.run_safely(watch.on_exhausted, iterator)
             raise
-        if sink.is_on:
+        if tracer.is_on:
             try:
                 iteration = watch.current_iteration
                 if iteration is None or iteration.ref() is not iterator:
@@ -65,18 +65,18 @@ def watch_loaders(sink: EventSink) -> None:
                 if iteration is not None and iteration.loader is not None:
                     thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
-                    sink.events.record(thread, entry.batch_code)
-                    if not entry.has_enough_fingerprints or sink.sampling.samples_statistics:
+                    tracer.events.record(thread, entry.batch_code)
+                    if not entry.has_enough_fingerprints or tracer.sampling.samples_statistics:
                         watch.inspect(thread, entry, batch)
                     entry.num_batches += 1
             except Exception as error:  # inlines ``run_safely``, to save a call
-                sink.fail(error)
+                tracer.fail(error)
         return batch
 
-    sink.patches.replace(DataLoader, "__iter__", watched_iter)
-    sink.patches.replace(_BaseDataLoaderIter, "__next__", watched_next)
-    sink.bus.subscribe(TraceBegan, lambda _: watch.reset())
-    sink.bus.subscribe(TraceEnded, lambda _: watch.close())
+    tracer.patches.replace(DataLoader, "__iter__", watched_iter)
+    tracer.patches.replace(_BaseDataLoaderIter, "__next__", watched_next)
+    tracer.bus.subscribe(TraceBegan, lambda _: watch.reset())
+    tracer.bus.subscribe(TraceEnded, lambda _: watch.close())
 
 
 class _IndexHook:
@@ -84,18 +84,18 @@ class _IndexHook:
 
     _METHOD_NAME = "_next_index"
 
-    def __init__(self, sink: EventSink, on_indices: Callable[[Any, Any], None]) -> None:
+    def __init__(self, tracer: TracerContext, on_indices: Callable[[Any, Any], None]) -> None:
         original: Any = _BaseDataLoaderIter._next_index
 
         @functools.wraps(original)
         def watched(iterator: Any) -> Any:
             indices = original(iterator)
-            if sink.is_on:
-                sink.run_safely(on_indices, iterator, indices)
+            if tracer.is_on:
+                tracer.run_safely(on_indices, iterator, indices)
             return indices
 
         self._original_and_hook = original, watched
-        sink.patches.on_restore(lambda: self.set_installed(is_installed=False))
+        tracer.patches.on_restore(lambda: self.set_installed(is_installed=False))
 
     def set_installed(self, *, is_installed: bool) -> None:
         """Install the hook, or remove it to save time in epochs that are not recorded.
@@ -109,13 +109,13 @@ class _IndexHook:
 
 
 class _LoaderWatch:
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
-        self._index_hook = _IndexHook(sink, self.on_indices)
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
+        self._index_hook = _IndexHook(tracer, self.on_indices)
         self.worker_origin: WorkerOrigin | None = None
         """Trace folder, loader index and epoch of the next workers. Workers inherit this value by
         fork. None before the first iteration with workers."""
-        self._install_worker_hooks = make_worker_hook_installer(sink, lambda: self.worker_origin)
+        self._install_worker_hooks = make_worker_hook_installer(tracer, lambda: self.worker_origin)
         self.reset()
 
     def reset(self) -> None:
@@ -139,11 +139,11 @@ class _LoaderWatch:
             if entry.ref() is None and earlier_record == record.model_copy(update=ignored_fields):
                 entry.ref = weakref.ref(loader)
                 return entry
-        batch_code = self._sink.events.code("batch", record.index)
+        batch_code = self._tracer.events.code("batch", record.index)
         entry = LoaderEntry(record.index, weakref.ref(loader), batch_code)
-        entry.has_enough_fingerprints = not self._sink.settings.fingerprinted_batches
+        entry.has_enough_fingerprints = not self._tracer.settings.fingerprinted_batches
         self._recorded_loaders.append((record, entry))
-        self._sink.recorder.write("loader", record)
+        self._tracer.recorder.write("loader", record)
         return entry
 
     def before_iterator(self, loader: Any) -> None:
@@ -152,22 +152,22 @@ class _LoaderWatch:
         self._close_epoch(entry, is_finished=False)
         self._update_index_hook(is_recorded=is_epoch_recorded(entry.epoch + 1))
         if loader.num_workers:
-            self.worker_origin = self._sink.recorder.folder, entry.index, entry.epoch + 1
+            self.worker_origin = self._tracer.recorder.folder, entry.index, entry.epoch + 1
             self._install_worker_hooks()
 
     def on_iterator(self, loader: Any, iterator: Any) -> None:
         """Begin an epoch of a loader, after the iterator of the epoch was created or reset."""
-        sink = self._sink
+        tracer = self._tracer
         entry = self._loaders.get_or_add(loader)
         entry.epoch += 1
         entry.iteration = self._iterations.get_or_add(iterator)
-        entry.iteration.loader, entry.iteration.step = entry, sink.steps.last
-        sink.events.record_event(sink.local.thread, "epoch", entry.index)
+        entry.iteration.loader, entry.iteration.step = entry, tracer.steps.last_step
+        tracer.events.record_event(tracer.local.thread, "epoch", entry.index)
         if is_epoch_recorded(entry.epoch):
-            began_ns = sink.clock()
+            began_ns = tracer.clock()
             entry.iteration.sampler_epoch = sampler_properties(loader).epoch
             self._record_random_states()
-            sink.local.thread.step.add_cost(sink.clock() - began_ns)
+            tracer.local.thread.step.add_cost(tracer.clock() - began_ns)
         self._update_index_hook(is_recorded=is_epoch_recorded(entry.epoch))
 
     def _update_index_hook(self, *, is_recorded: bool) -> None:
@@ -206,15 +206,15 @@ class _LoaderWatch:
 
     def inspect(self, thread: ThreadState, entry: LoaderEntry, batch: Any) -> None:
         """Record one of the first batches, or a batch of a step with statistics."""
-        sink = self._sink
-        began_ns = sink.clock()
+        tracer = self._tracer
+        began_ns = tracer.clock()
         self._record_batch(entry, batch)
-        if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began_ns)
+        if tracer.sampling.samples_statistics:
+            thread.step.add_cost(tracer.clock() - began_ns)
         if not entry.has_enough_fingerprints:
             entry.num_fingerprinted_batches += 1
             entry.has_enough_fingerprints = (
-                entry.num_fingerprinted_batches >= sink.settings.fingerprinted_batches
+                entry.num_fingerprinted_batches >= tracer.settings.fingerprinted_batches
             )
 
     def on_exhausted(self, iterator: Any) -> None:
@@ -222,7 +222,7 @@ class _LoaderWatch:
         iteration = self._iterations.get(iterator)
         if iteration is not None and iteration.loader is not None:
             self._close_epoch(iteration.loader, is_finished=True)
-            thread = self._sink.local.thread
+            thread = self._tracer.local.thread
             # Later calls of networks and losses are not assigned to this loader.
             if thread.last_loader == iteration.loader.index:
                 thread.last_loader = -1
@@ -237,17 +237,17 @@ class _LoaderWatch:
         if iteration is None:
             return
         if is_epoch_recorded(entry.epoch):
-            self._sink.recorder.write("epoch", epoch_record(entry, iteration, is_finished))
+            self._tracer.recorder.write("epoch", epoch_record(entry, iteration, is_finished))
         entry.num_batches, iteration.order_fingerprint = 0, OrderFingerprint()
         iteration.row_fingerprints, iteration.label_counts = [], Counter()
         iteration.field_sketches = {}
 
     def _record_batch(self, entry: LoaderEntry, batch: Any) -> None:
-        sink = self._sink
+        tracer = self._tracer
         tensors = batch_tensors(batch)
         first_tensor = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
-        sample_size = sink.settings.row_sample_size
-        fingerprint_cache, row_fingerprints = sink.sampling.fingerprints, tuple[int, ...]()
+        sample_size = tracer.settings.row_sample_size
+        fingerprint_cache, row_fingerprints = tracer.sampling.fingerprints, tuple[int, ...]()
         if first_tensor is not None:
             row_fingerprints = fingerprint_cache.fingerprint(
                 first_tensor, sample_size=sample_size, stage=LOADER
@@ -263,15 +263,18 @@ class _LoaderWatch:
             loader=entry.index,
             epoch=entry.epoch,
             position=entry.num_batches,
-            step=sink.steps.last,
+            step=tracer.steps.last_step,
             fields=tuple(map(field_record, tensors)),
             rows=row_fingerprints,
         )
-        sink.recorder.write_detail("batch", record)
+        tracer.recorder.write_detail("batch", record)
 
     def _record_random_states(self) -> None:
         torch_state, python_state, numpy_state = random_state_fingerprints()
         record = RandomStateRecord(
-            step=self._sink.steps.last, torch=torch_state, python=python_state, numpy=numpy_state
+            step=self._tracer.steps.last_step,
+            torch=torch_state,
+            python=python_state,
+            numpy=numpy_state,
         )
-        self._sink.recorder.write_detail("random", record)
+        self._tracer.recorder.write_detail("random", record)

@@ -15,7 +15,7 @@ from sluice.trace.inspection.fingerprints import row_fingerprints
 from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.program_events import StepBegins, StepEnded, TraceBegan, TraceEnded
 from sluice.trace.records.environment import DataParallelRecord, RankWeightsRecord
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 _SHARDED_CLASS_NAMES = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 """Classes whose networks are sharded: each rank holds a different part of the weights."""
@@ -52,38 +52,38 @@ class _WrapperEntry:
     """Last record that was written; None before the first record."""
 
 
-def watch_parallel(sink: EventSink) -> None:
+def watch_parallel(tracer: TracerContext) -> None:
     """Record data-parallel wrappers, and digests of this rank's weights at steps 1, 2, 4, 8, ..."""
-    watch = _DataParallelWatch(sink)
+    watch = _DataParallelWatch(tracer)
 
     def on_created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
         watch.on_wrapper(wrapper, module)
         process_group = getattr(wrapper, "process_group", None)
         _PROCESS_GROUPS[id(process_group)] = process_group
 
-    report_calls(sink, DistributedDataParallel, "__init__", on_created)
+    report_calls(tracer, DistributedDataParallel, "__init__", on_created)
     if torch.distributed.is_available():
-        _watch_reductions(sink, watch)
-        sink.bus.subscribe(StepBegins, lambda _: watch.record_sharded_networks())
-    sink.bus.subscribe(TraceBegan, lambda _: watch.reset())
-    sink.bus.subscribe(TraceEnded, lambda _: watch.write_wrappers())
+        _watch_reductions(tracer, watch)
+        tracer.bus.subscribe(StepBegins, lambda _: watch.record_sharded_networks())
+    tracer.bus.subscribe(TraceBegan, lambda _: watch.reset())
+    tracer.bus.subscribe(TraceEnded, lambda _: watch.write_wrappers())
 
 
-def _watch_reductions(sink: EventSink, watch: "_DataParallelWatch") -> None:
+def _watch_reductions(tracer: TracerContext, watch: "_DataParallelWatch") -> None:
     all_reduce = torch.distributed.all_reduce
 
     @functools.wraps(all_reduce)
     def watched_all_reduce(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if sink.is_on and watch.num_reductions < _MAX_INSPECTED_REDUCTIONS:
-            sink.run_safely(watch.on_reduction, tensor)
+        if tracer.is_on and watch.num_reductions < _MAX_INSPECTED_REDUCTIONS:
+            tracer.run_safely(watch.on_reduction, tensor)
         return all_reduce(tensor, *args, **kwargs)
 
-    sink.patches.replace_function(torch.distributed, "all_reduce", watched_all_reduce)
+    tracer.patches.replace_function(torch.distributed, "all_reduce", watched_all_reduce)
 
 
 class _DataParallelWatch:
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self.reset()
 
     def reset(self) -> None:
@@ -97,13 +97,13 @@ class _DataParallelWatch:
         """Number of steps at which networks were checked for sharding."""
         self._sharded_networks: set[int] = set()
         """Indices of the networks that are sharded over all ranks."""
-        self._sink.bus.unsubscribe(StepEnded, self._after_step)
+        self._tracer.bus.unsubscribe(StepEnded, self._after_step)
 
     def _observe_every_step(self) -> None:
         """Observe every step from now on, because the ranks train the same weights."""
-        if _CONSUMER_NAME not in self._sink.sampling.every_step_needed_by:
-            self._sink.sampling.every_step_needed_by.add(_CONSUMER_NAME)
-            self._sink.bus.subscribe(StepEnded, self._after_step)
+        if _CONSUMER_NAME not in self._tracer.sampling.every_step_needed_by:
+            self._tracer.sampling.every_step_needed_by.add(_CONSUMER_NAME)
+            self._tracer.bus.subscribe(StepEnded, self._after_step)
 
     def on_wrapper(self, wrapper: Any, module: nn.Module) -> None:
         """Record a new wrapper."""
@@ -113,7 +113,7 @@ class _DataParallelWatch:
 
     def write_wrappers(self) -> None:
         """Write records of new wrappers, and of wrappers whose network indices changed."""
-        sink = self._sink
+        tracer = self._tracer
         for index, entry in enumerate(self._wrappers):
             wrapper, last_record = entry.wrapper(), entry.last_record
             if wrapper is None:
@@ -123,7 +123,7 @@ class _DataParallelWatch:
                 kind=type(wrapper).__name__,
                 network=self._network_index(entry.module()),
                 wrapper=self._network_index(wrapper),
-                step=sink.steps.last,
+                step=tracer.steps.last_step,
             )
             if (
                 last_record is None
@@ -131,14 +131,14 @@ class _DataParallelWatch:
                 or last_record.wrapper != record.wrapper
             ):
                 entry.last_record = record
-                sink.recorder.write("wrapper", record)
+                tracer.recorder.write("wrapper", record)
 
     def record_sharded_networks(self) -> None:
         """Record the networks that are sharded over all ranks, before each of the first 8 steps."""
         if self._num_checked_steps >= _NUM_FIRST_STEPS or not torch.distributed.is_initialized():
             return
         self._num_checked_steps += 1
-        for entry, network in self._sink.objects.networks.live_items():
+        for entry, network in self._tracer.objects.networks.live_items():
             if entry.index not in self._sharded_networks and _is_sharded_over_all_ranks(network):
                 self._sharded_networks.add(entry.index)
                 record = DataParallelRecord(
@@ -146,9 +146,9 @@ class _DataParallelWatch:
                     kind="FullyShardedDataParallel",
                     network=-1,
                     wrapper=entry.index,
-                    step=self._sink.steps.last,
+                    step=self._tracer.steps.last_step,
                 )
-                self._sink.recorder.write("wrapper", record)
+                self._tracer.recorder.write("wrapper", record)
 
     def on_reduction(self, tensor: Any) -> None:
         """Record that the program reduces gradients itself, if ``tensor`` contains gradients."""
@@ -156,34 +156,34 @@ class _DataParallelWatch:
         is_float = isinstance(tensor, Tensor) and tensor.is_floating_point()
         if self._reduces_manually or not is_float:
             return
-        sink = self._sink
-        for entry, _ in sink.objects.optimizers.live_items():
+        tracer = self._tracer
+        for entry, _ in tracer.objects.optimizers.live_items():
             parameters = [p for p in entry.parameters() if p.grad is not None]
             grads = [p.grad for p in parameters if p.grad is not None]
             if _is_gradient(tensor, grads) and not _begins_with_weights(tensor, parameters):
                 self._reduces_manually = True
                 self._observe_every_step()
                 record = DataParallelRecord(
-                    index=-1, kind=ALL_REDUCE, network=-1, wrapper=-1, step=sink.steps.last
+                    index=-1, kind=ALL_REDUCE, network=-1, wrapper=-1, step=tracer.steps.last_step
                 )
-                sink.recorder.write("wrapper", record)
+                tracer.recorder.write("wrapper", record)
                 return
 
     def _after_step(self, ended: StepEnded) -> None:
         """Request a digest of the shared parameters, at steps that are powers of two."""
-        sink, entry = self._sink, ended.entry
-        if sink.steps.last & (sink.steps.last - 1):
+        tracer, entry = self._tracer, ended.entry
+        if tracer.steps.last_step & (tracer.steps.last_step - 1):
             return
         self.write_wrappers()
-        if any(_is_sharded(network) for _, network in sink.objects.networks.live_items()):
+        if any(_is_sharded(network) for _, network in tracer.objects.networks.live_items()):
             return
         parameters = self._shared_parameters(entry.parameters())
         if parameters:
             self._request_digest(entry, parameters)
 
     def _request_digest(self, entry: OptimizerEntry, parameters: Sequence[Tensor]) -> None:
-        sink, step, index = self._sink, self._sink.steps.last, entry.index
-        sample_size = sink.settings.sampled_weights
+        tracer, step, index = self._tracer, self._tracer.steps.last_step, entry.index
+        sample_size = tracer.settings.sampled_weights
         with torch.no_grad():
             norms = torch._foreach_norm([p.detach() for p in parameters])
             norm = torch.linalg.vector_norm(torch.stack([n.double() for n in norms]))
@@ -199,9 +199,9 @@ class _DataParallelWatch:
             record = RankWeightsRecord(
                 step=step, optimizer=index, norm=values[0], digest=f"{int(values[1]):013x}"
             )
-            sink.recorder.write("parallel", record)
+            tracer.recorder.write("parallel", record)
 
-        sink.recorder.device_reads.request([norm, digest], write_record)
+        tracer.recorder.device_reads.request([norm, digest], write_record)
 
     def _shared_parameters(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return the parameters that must be equal on all ranks."""
@@ -215,7 +215,7 @@ class _DataParallelWatch:
         return [p for p in unsharded_parameters if id(p) in wrapped_ids]
 
     def _network_index(self, module: Any) -> int:
-        entry = None if module is None else self._sink.objects.networks.get(module)
+        entry = None if module is None else self._tracer.objects.networks.get(module)
         return -1 if entry is None else entry.index
 
 

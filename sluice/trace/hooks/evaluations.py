@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.losses import EvaluationPassRecord
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 _MAX_PENDING_LOSSES = 512
 """A pass sums its pending losses when this number is reached, to free their memory."""
@@ -47,12 +47,12 @@ class _EvaluationPass:
 class EvaluationPasses:
     """Evaluation passes of a trace. Losses on a GPU are read when the records are flushed."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self.open_passes: dict[tuple[int, int, str], _EvaluationPass] = {}
         """Passes that may get further losses, by network index, loader index and name of the loss
         function. The hook of the loss functions reads this dictionary directly, to save a call."""
-        self._sampler = LogSpacedSampler(sink.settings.history_rows)
+        self._sampler = LogSpacedSampler(tracer.settings.history_rows)
 
     def add(self, kind: str, loss: Tensor) -> None:
         """Add a loss to the evaluation pass of the last network and the last loader.
@@ -61,7 +61,7 @@ class EvaluationPasses:
             kind: Name of the loss function.
             loss: Mean loss of one call of the function.
         """
-        step, thread = self._sink.steps.last, self._sink.local.thread
+        step, thread = self._tracer.steps.last_step, self._tracer.local.thread
         pass_key = (thread.call.network, thread.last_loader, kind)
         evaluation_pass = self.open_passes.get(pass_key)
         if evaluation_pass is not None and evaluation_pass.step != step:
@@ -79,7 +79,7 @@ class EvaluationPasses:
             if not self._sampler.advance():
                 continue
             loss_sum = evaluation_pass.loss_sum
-            self._sink.recorder.device_reads.request(
+            self._tracer.recorder.device_reads.request(
                 [loss_sum if isinstance(loss_sum, Tensor) else torch.tensor(loss_sum)],
                 functools.partial(self._write, network, loader, kind, evaluation_pass),
             )
@@ -100,4 +100,4 @@ class EvaluationPasses:
             num_calls=evaluation_pass.num_calls,
             mean=values[0] / evaluation_pass.num_calls,
         )
-        self._sink.recorder.write("evaluation", record)
+        self._tracer.recorder.write("evaluation", record)

@@ -32,7 +32,7 @@ from sluice.trace.records.forward_passes import (
     ModuleCallRecord,
     PaddingMaskRecord,
 )
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 _MAX_MODULE_CALLS = 1024
 """Maximum number of module calls that are recorded in a pass."""
@@ -59,11 +59,11 @@ _MAX_INDEX_RECORDS = 64
 class ForwardPassInspector:
     """Inspects the forward passes of all threads."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self._reset()
-        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
-        sink.bus.subscribe(BackwardBegins, self._on_backward)
+        tracer.bus.subscribe(TraceBegan, lambda _: self._reset())
+        tracer.bus.subscribe(BackwardBegins, self._on_backward)
 
     def _reset(self) -> None:
         self._held_outputs: dict[int, tuple[Tensor, str]] = {}
@@ -74,7 +74,7 @@ class ForwardPassInspector:
         """Running inspected passes by the id of their thread. Public, because the hook of every
         network call reads it."""
         self._num_mask_records = self._num_index_records = 0
-        self._probes = NetworkProbes(self._sink)
+        self._probes = NetworkProbes(self._tracer)
         self.has_pass_since_backward = False
         """Whether an inspected pass ended since the last backward pass. The pass may already be
         discarded."""
@@ -101,8 +101,8 @@ class ForwardPassInspector:
         A mask may be too short for the longer sequence.
         """
         if length > _MIN_LENGTH_GROWTH * entry.max_length:
-            if entry.max_length and self._sink.steps.last:
-                entry.next_inspection_step = self._sink.steps.last
+            if entry.max_length and self._tracer.steps.last_step:
+                entry.next_inspection_step = self._tracer.steps.last_step
                 self._probes.request_repeat(entry)
             entry.max_length = length
 
@@ -110,7 +110,7 @@ class ForwardPassInspector:
         self, entry: NetworkEntry, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Start the inspection of a pass."""
-        entry.next_inspection_step = max(2 * self._sink.steps.last, 1)
+        entry.next_inspection_step = max(2 * self._tracer.steps.last_step, 1)
         self.running_passes[threading.get_ident()] = InspectedPass(
             entry, weakref.ref(module), args, kwargs
         )
@@ -166,7 +166,7 @@ class ForwardPassInspector:
             module=name,
             kind=type(module).__name__,
             parameters=tuple(
-                self._sink.objects.parameters.get_or_add(p).index
+                self._tracer.objects.parameters.get_or_add(p).index
                 for p in module.parameters(recurse=is_attention)
             ),
             input_requires_grad=any(t.requires_grad for t in inputs),
@@ -176,16 +176,16 @@ class ForwardPassInspector:
 
     def end(self) -> None:
         """End the inspection of a forward pass."""
-        sink = self._sink
+        tracer = self._tracer
         inspected_pass = self.running_passes.pop(threading.get_ident(), None)
         if inspected_pass is None:
             return
         record = ForwardPassRecord(
-            step=sink.steps.last,
+            step=tracer.steps.last_step,
             network=inspected_pass.entry.index,
             calls=tuple(inspected_pass.calls),
         )
-        sink.recorder.write("flow", record)
+        tracer.recorder.write("flow", record)
         self._pending_passes.append(inspected_pass)
         self.has_pass_since_backward = True
 
@@ -196,7 +196,7 @@ class ForwardPassInspector:
         """
         if not self.has_pass_since_backward:
             return
-        loss, began_ns = backward.loss, self._sink.clock()
+        loss, began_ns = backward.loss, self._tracer.clock()
         passes, self._pending_passes = self._pending_passes, []
         self._held_outputs.clear()
         self.has_pass_since_backward = False
@@ -206,11 +206,11 @@ class ForwardPassInspector:
             network = inspected_pass.network_ref()
             if network is not None:
                 self._probes.run(inspected_pass, network, loss)
-        backward.thread.step.add_cost(self._sink.clock() - began_ns)
+        backward.thread.step.add_cost(self._tracer.clock() - began_ns)
 
     def _inspect_graph(self, nodes: list[Any], passes: list[InspectedPass]) -> None:
-        sink, thread = self._sink, self._sink.local.thread
-        step = sink.steps.last
+        tracer, thread = self._tracer, self._tracer.local.thread
+        step = tracer.steps.last_step
         for inspected_pass in passes:
             if not nodes or self._num_mask_records >= _MAX_MASK_RECORDS:
                 continue
@@ -220,7 +220,7 @@ class ForwardPassInspector:
             ):
                 for record in graph_mask_records(nodes, padding_mask, step=step, network=network):
                     self._num_mask_records += 1
-                    sink.recorder.write("mask", record)
+                    tracer.recorder.write("mask", record)
         if self._num_index_records < _MAX_INDEX_RECORDS:
             inputs = [t for p in passes for t in tensor_arguments((p.args, p.kwargs))]
             record_fields = {
@@ -233,7 +233,7 @@ class ForwardPassInspector:
                 *clamped_index_records(nodes, inputs, **record_fields),
             ):
                 self._num_index_records += 1
-                sink.recorder.write("ids", index_record)
+                tracer.recorder.write("ids", index_record)
 
     def _record_mask(
         self,
@@ -252,7 +252,7 @@ class ForwardPassInspector:
         self._num_mask_records += 1
         is_masked = masked_positions(mask)
         record = PaddingMaskRecord(
-            step=self._sink.steps.last,
+            step=self._tracer.steps.last_step,
             network=inspected_pass.entry.index,
             module=name,
             num_rows=padding_mask.shape[0],
@@ -261,7 +261,7 @@ class ForwardPassInspector:
             num_padding=int(padding_mask.sum()),
             num_padding_masked=int((is_masked & padding_mask).sum()),
         )
-        self._sink.recorder.write("mask", record)
+        self._tracer.recorder.write("mask", record)
 
 
 def _storage_address(tensor: Tensor) -> int:

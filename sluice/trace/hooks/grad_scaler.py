@@ -6,19 +6,24 @@ from typing import Any
 from torch.amp.grad_scaler import GradScaler
 
 from sluice.trace.hooks.calls import report_calls
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 
-def watch_scalers(sink: EventSink) -> None:
+def watch_scalers(tracer: TracerContext) -> None:
     """Record the program's calls of gradient scalers.
 
     Calls that a scaler makes itself are not recorded: ``step`` calls ``unscale_``.
     """
-    scale, unscale, step, local = GradScaler.scale, GradScaler.unscale_, GradScaler.step, sink.local
+    scale, unscale, step, local = (
+        GradScaler.scale,
+        GradScaler.unscale_,
+        GradScaler.step,
+        tracer.local,
+    )
 
     @functools.wraps(scale)
     def watched_scale(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-        if sink.is_on and scaler.is_enabled():
+        if tracer.is_on and scaler.is_enabled():
             local.thread.backward.is_scaled = True
         return scale(scaler, *args, **kwargs)
 
@@ -27,17 +32,17 @@ def watch_scalers(sink: EventSink) -> None:
         thread = local.thread
         # Edits by the program are detected before unscaling, and new snapshots are taken after
         # it, because unscaling changes the gradients, too.
-        if sink.is_on and thread.edits.snapshots:
-            sink.run_safely(thread.edits.detect)
+        if tracer.is_on and thread.edits.snapshots:
+            tracer.run_safely(thread.edits.detect)
         unscale(scaler, optimizer)
-        if sink.is_on and thread.edits.snapshots:
-            sink.run_safely(lambda: thread.edits.snapshot(sink.objects.optimizers.entries))
-        if sink.is_on and scaler.is_enabled() and not thread.in_scaler:
-            sink.run_safely(record_unscale, optimizer)
+        if tracer.is_on and thread.edits.snapshots:
+            tracer.run_safely(lambda: thread.edits.snapshot(tracer.objects.optimizers.entries))
+        if tracer.is_on and scaler.is_enabled() and not thread.in_scaler:
+            tracer.run_safely(record_unscale, optimizer)
 
     @functools.wraps(step)
     def watched_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not sink.is_on or not scaler.is_enabled():
+        if not tracer.is_on or not scaler.is_enabled():
             return step(scaler, optimizer, *args, **kwargs)
         thread = local.thread
         num_steps_before, thread.in_scaler = thread.num_steps, True
@@ -46,26 +51,26 @@ def watch_scalers(sink: EventSink) -> None:
         finally:
             thread.in_scaler = False
         if thread.num_steps == num_steps_before:
-            sink.run_safely(record_skip, optimizer)
+            tracer.run_safely(record_skip, optimizer)
         return result
 
     def record_unscale(optimizer: Any) -> None:
-        index = sink.objects.optimizers.get_or_add(optimizer).index
-        sink.events.record_event(local.thread, "unscale", index)
+        index = tracer.objects.optimizers.get_or_add(optimizer).index
+        tracer.events.record_event(local.thread, "unscale", index)
 
     def record_skip(optimizer: Any) -> None:
-        entry = sink.objects.optimizers.get_or_add(optimizer)
-        sink.events.record_event(local.thread, "skip", entry.index)
+        entry = tracer.objects.optimizers.get_or_add(optimizer)
+        tracer.events.record_event(local.thread, "skip", entry.index)
         entry.gradient_tracker.record_gradients()
-        sink.steps.end(local.thread, entry)
+        tracer.steps.end(local.thread, entry)
 
     def record_update(_: None, scaler: Any, *__: Any, **___: Any) -> None:
         if scaler.is_enabled():
-            sink.events.record_event(local.thread, "update scale")
+            tracer.events.record_event(local.thread, "update scale")
             if scaler._scale is not None:  # ``get_scale()`` would synchronize with the device
                 local.thread.step.loss_scale = scaler._scale.detach().clone().reshape(())
 
-    sink.patches.replace(GradScaler, "scale", watched_scale)
-    sink.patches.replace(GradScaler, "unscale_", watched_unscale)
-    sink.patches.replace(GradScaler, "step", watched_step)
-    report_calls(sink, GradScaler, "update", record_update)
+    tracer.patches.replace(GradScaler, "scale", watched_scale)
+    tracer.patches.replace(GradScaler, "unscale_", watched_unscale)
+    tracer.patches.replace(GradScaler, "step", watched_step)
+    report_calls(tracer, GradScaler, "update", record_update)

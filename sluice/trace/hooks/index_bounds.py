@@ -5,21 +5,21 @@ from typing import Any
 
 from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 CLASS_LOSSES = ("cross_entropy", "nll_loss")
 """Losses whose targets may be class ids."""
 
 
 def find_out_of_range(
-    kind: str, arguments: Mapping[str, Any], sink: EventSink
+    kind: str, arguments: Mapping[str, Any], tracer: TracerContext
 ) -> OutOfRangeIndexRecord | None:
     """Return a record of out-of-range indices; None if no index is out of range.
 
     Args:
         kind: Name of the function.
         arguments: Arguments of the function by name, with defaults.
-        sink: Provides the current step, network and loader.
+        tracer: Provides the current step, network and loader.
     """
     ids: Any
     if kind == "embedding":
@@ -37,9 +37,9 @@ def find_out_of_range(
     is_outside = (flat_ids < 0) | (flat_ids >= num_allowed)
     if not bool(is_outside.any()):
         return None
-    thread = sink.local.thread
+    thread = tracer.local.thread
     return OutOfRangeIndexRecord(
-        step=sink.steps.last,
+        step=tracer.steps.last_step,
         network=thread.call.network,
         loader=thread.last_loader,
         kind=kind,

@@ -28,8 +28,8 @@ from sluice.trace.program_events import (
     TraceEnded,
 )
 from sluice.trace.records.inputs import InputRecord, NonFiniteTensorRecord, RowsRecord
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 NUM_FIRST_CALLS = 64
 """Number of first calls of a call group that are all inspected."""
@@ -49,8 +49,8 @@ _MAX_LISTED_INDICES = 8
 class InputWatch:
     """Inspects the network inputs of all threads."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self._reset()
 
     def _reset(self) -> None:
@@ -60,7 +60,7 @@ class InputWatch:
 
     def subscribe(self) -> None:
         """Inspect the inputs of all networks from now on."""
-        bus = self._sink.bus
+        bus = self._tracer.bus
         bus.subscribe(TraceBegan, lambda _: self._reset())
         bus.subscribe(NetworkCalled, self.on_call)
         bus.subscribe(NetworkReturned, self._on_network_returned)
@@ -111,7 +111,7 @@ class InputWatch:
             return
         group.awaits_backward, group.is_learning = False, True
         for record in group.pending_row_records:
-            self._sink.recorder.write("rows", record.model_copy(update={"is_learning": True}))
+            self._tracer.recorder.write("rows", record.model_copy(update={"is_learning": True}))
         group.pending_row_records = []
 
     def record_nonfinite(
@@ -128,14 +128,14 @@ class InputWatch:
             is_before_call: Whether the tensor is an input of a network that is about to run. Its
                 record is written after the call.
         """
-        sink = self._sink
-        thread, values = sink.local.thread, tensor.detach()
+        tracer = self._tracer
+        thread, values = tracer.local.thread, tensor.detach()
         if not values.is_floating_point() or not values.dim() or not values.numel():
             return
         is_nonfinite = ~values.isfinite()
         if not bool(is_nonfinite.any()):
             return
-        record_key = (sink.steps.last, what)
+        record_key = (tracer.steps.last_step, what)
         recorded_keys = self._recorded_nonfinite
         if len(recorded_keys) >= _MAX_NONFINITE_RECORDS or record_key in recorded_keys:
             return
@@ -150,7 +150,7 @@ class InputWatch:
         rows = nonfinite_by_row.any(1).nonzero()[:, 0].tolist()
         num_nan = int(values.isnan().sum())
         record = NonFiniteTensorRecord(
-            step=sink.steps.last,
+            step=tracer.steps.last_step,
             network=thread.call.network,
             loader=thread.last_loader,
             what=what,
@@ -166,7 +166,7 @@ class InputWatch:
         if is_before_call:
             thread.call.nonfinite_input = record
         else:
-            sink.recorder.write("bad_numbers", record)
+            tracer.recorder.write("bad_numbers", record)
 
     def write_nonfinite_input(self, thread: ThreadState, output: Tensor | None) -> None:
         """Write the record of the last non-finite input.
@@ -179,32 +179,32 @@ class InputWatch:
         record, thread.call.nonfinite_input = thread.call.nonfinite_input, None
         if output is not None and output.is_floating_point() and not bool(output.isfinite().all()):
             record = record.model_copy(update={"reaches_output": True})
-        self._sink.recorder.write("bad_numbers", record)
+        self._tracer.recorder.write("bad_numbers", record)
 
     def _finish(self) -> None:
         """Write all records that are not written yet."""
-        thread = self._sink.local.thread
+        thread = self._tracer.local.thread
         if thread.call.nonfinite_input is not None:
             self.write_nonfinite_input(thread, None)
         for group in self._groups.values():
             if group.num_calls not in (0, *_NUM_CALLS_AT_WRITES):
                 self._write_statistics(group)
             for record in group.pending_row_records:
-                self._sink.recorder.write("rows", record)
+                self._tracer.recorder.write("rows", record)
             group.pending_row_records = []
 
     def _inspect(self, thread: ThreadState, group: CallGroup, tensor: Tensor) -> None:
-        sink = self._sink
-        began_ns = sink.clock()
+        tracer = self._tracer
+        began_ns = tracer.clock()
         with torch.no_grad():
-            group.last_step = sink.steps.last
+            group.last_step = tracer.steps.last_step
             if not group.num_calls:
-                group.first_step = sink.steps.last
+                group.first_step = tracer.steps.last_step
                 group.dtype = str(tensor.dtype).removeprefix("torch.")
                 group.has_distinctive_rows = has_distinctive_rows(tensor)
                 group.matches_model_output = any(
                     entry.output_row_shape == tensor.shape[1:] and entry.index != group.network
-                    for entry in sink.objects.networks.entries
+                    for entry in tracer.objects.networks.entries
                 )
                 if group.loader == -1 and not group.is_grad_enabled:
                     group.refinement_detector = RefinementDetector()
@@ -221,7 +221,7 @@ class InputWatch:
                 if group.channel_statistics is not None:
                     group.channel_statistics.add(tensor)
                 if group.refinement_detector is not None and tensor.layout == torch.strided:
-                    group.refinement_detector.add(tensor, sink.steps.last)
+                    group.refinement_detector.add(tensor, tracer.steps.last_step)
                 self.record_nonfinite(
                     tensor, "input", is_learning=group.is_grad_enabled, is_before_call=True
                 )
@@ -237,17 +237,17 @@ class InputWatch:
                     counts.add(other)
         if group.num_calls in _NUM_CALLS_AT_WRITES:
             self._write_statistics(group)
-        if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began_ns)
+        if tracer.sampling.samples_statistics:
+            thread.step.add_cost(tracer.clock() - began_ns)
 
     def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:
-        sink = self._sink
-        sample_size = sink.settings.row_sample_size
-        fingerprints = sink.sampling.fingerprints.fingerprint(
+        tracer = self._tracer
+        sample_size = tracer.settings.row_sample_size
+        fingerprints = tracer.sampling.fingerprints.fingerprint(
             tensor, sample_size=sample_size, stage=NETWORK
         )
         record = RowsRecord(
-            step=sink.steps.last,
+            step=tracer.steps.last_step,
             network=group.network,
             loader=group.loader,
             is_learning=group.is_learning,
@@ -259,7 +259,7 @@ class InputWatch:
         if group.is_grad_enabled and not group.is_learning:
             group.pending_row_records.append(record)
         else:
-            sink.recorder.write("rows", record)
+            tracer.recorder.write("rows", record)
 
     def _write_statistics(self, group: CallGroup) -> None:
         columns, detector = group.column_statistics, group.refinement_detector
@@ -283,7 +283,7 @@ class InputWatch:
             tokens=None if group.token_counts is None else group.token_counts.record(),
             other_tokens=tuple(counts.record() for counts in group.other_token_counts.values()),
         )
-        self._sink.recorder.write("input", record)
+        self._tracer.recorder.write("input", record)
 
 
 def _is_model_output(tensor: Tensor, output_ref: "weakref.ref[Tensor] | None") -> bool:

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 from sluice.trace.program_events import StepBegins, TraceBegan
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 _GET_LR = operator.methodcaller("get", "lr")
 _NUM_FIRST_CHANGES = 128
@@ -16,10 +16,10 @@ _JUMP_FACTOR = 2
 grows by more than this factor."""
 
 
-def watch_learning_rates(sink: EventSink) -> None:
+def watch_learning_rates(tracer: TracerContext) -> None:
     """Record changes of the learning rates of each optimizer. Tensor learning rates are ignored."""
     samplers = defaultdict[int, LogSpacedSampler](lambda: LogSpacedSampler(_NUM_FIRST_CHANGES))
-    sink.bus.subscribe(TraceBegan, lambda _: samplers.clear())
+    tracer.bus.subscribe(TraceBegan, lambda _: samplers.clear())
 
     def record_change(begins: StepBegins) -> None:
         entry, optimizer = begins.entry, begins.optimizer
@@ -30,6 +30,6 @@ def watch_learning_rates(sink: EventSink) -> None:
         if not {*map(type, (*rates, *previous_rates))} <= {float, int}:
             return
         if samplers[entry.index].advance() or max(rates) > _JUMP_FACTOR * max(previous_rates):
-            sink.recorder.learning_rates.append((sink.steps.last + 1, entry.index, rates))
+            tracer.recorder.learning_rates.append((tracer.steps.last_step + 1, entry.index, rates))
 
-    sink.bus.subscribe(StepBegins, record_change)
+    tracer.bus.subscribe(StepBegins, record_change)

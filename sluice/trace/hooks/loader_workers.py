@@ -22,7 +22,7 @@ from sluice.trace.inspection.random_generators import (
 )
 from sluice.trace.recording.storage import encode_line, workers_file
 from sluice.trace.records.environment import WorkerRandomnessRecord
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 _NUM_INSPECTED_BATCHES = 2
 """Number of first batches of each worker process that are inspected."""
@@ -32,7 +32,7 @@ WorkerOrigin = tuple[Path, int, int]
 
 
 def make_worker_hook_installer(
-    sink: EventSink, get_origin: Callable[[], WorkerOrigin | None]
+    tracer: TracerContext, get_origin: Callable[[], WorkerOrigin | None]
 ) -> Callable[[], None]:
     """Return a function that installs the worker hooks. Call it before workers are forked.
 
@@ -40,7 +40,7 @@ def make_worker_hook_installer(
     overhead.
 
     Args:
-        sink: Provides the patches.
+        tracer: Provides the patches.
         get_origin: Returns the origin of the current worker; None if it is unknown.
     """
     observer, classes = _WorkerObserver(get_origin), [_MapDatasetFetcher, _IterableDatasetFetcher]
@@ -48,25 +48,25 @@ def make_worker_hook_installer(
     def install() -> None:
         while classes:  # empty after the first call, so each class is hooked once
             cls = classes.pop()
-            sink.patches.replace(cls, "fetch", _wrap_fetch(sink, observer, vars(cls)["fetch"]))
+            tracer.patches.replace(cls, "fetch", _wrap_fetch(tracer, observer, vars(cls)["fetch"]))
 
     return install
 
 
 def _wrap_fetch(
-    sink: EventSink, observer: "_WorkerObserver", original: Callable[..., Any]
+    tracer: TracerContext, observer: "_WorkerObserver", original: Callable[..., Any]
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def fetch(fetcher: Any, indices: Any) -> Any:
         if (
             observer.num_batches >= _NUM_INSPECTED_BATCHES
             or get_worker_info() is None
-            or not sink.is_on
+            or not tracer.is_on
         ):
             return original(fetcher, indices)
-        sink.run_safely(observer.before_batch, fetcher)
+        tracer.run_safely(observer.before_batch, fetcher)
         batch = original(fetcher, indices)
-        sink.run_safely(observer.after_batch, fetcher, batch)
+        tracer.run_safely(observer.after_batch, fetcher, batch)
         return batch
 
     return fetch

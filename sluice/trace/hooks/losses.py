@@ -30,7 +30,7 @@ from sluice.trace.program_events import (
     WeightsLoaded,
 )
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 LOSS_FUNCTIONS = (
     "cross_entropy",
@@ -82,21 +82,21 @@ _MAX_FAILED_CALLS = 8
 
 
 def _wrap_loss(
-    sink: EventSink, watch: "LossWatch", kind: str, original: Callable[..., Any]
+    tracer: TracerContext, watch: "LossWatch", kind: str, original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    is_loss, local, ref = kind != "embedding", sink.local, weakref.ref
+    is_loss, local, ref = kind != "embedding", tracer.local, weakref.ref
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if not sink.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
+        if not tracer.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
         # Indices are checked before the call: after an index error on a GPU, no tensor can be read.
         if watch.checks_indices:
-            sink.run_safely(watch.check_before_call, kind, args, kwargs)
+            tracer.run_safely(watch.check_before_call, kind, args, kwargs)
         try:
             result = original(*args, **kwargs)
         except (IndexError, RuntimeError):
-            sink.run_safely(watch.on_error, kind, args, kwargs)
+            tracer.run_safely(watch.on_error, kind, args, kwargs)
             raise
         if is_loss and type(result) is Tensor:
             if result.requires_grad:
@@ -111,7 +111,7 @@ def _wrap_loss(
             try:
                 watch.on_loss(kind, args, kwargs, result)
             except Exception as error:  # inlines ``run_safely``, to save a call
-                sink.fail(error)
+                tracer.fail(error)
         return result
 
     # torch.jit.script compiles the original function.
@@ -138,8 +138,8 @@ class LossWatch:
     ``kind`` is the name of the called function.
     """
 
-    def __init__(self, sink: EventSink, inputs: InputWatch) -> None:
-        self._sink, self._inputs = sink, inputs
+    def __init__(self, tracer: TracerContext, inputs: InputWatch) -> None:
+        self._tracer, self._inputs = tracer, inputs
         self._signatures = {kind: inspect.signature(getattr(F, kind)) for kind in LOSS_FUNCTIONS}
         self._reduction_positions = {
             kind: list(signature.parameters).index("reduction")
@@ -151,21 +151,21 @@ class LossWatch:
 
     def subscribe(self) -> None:
         """Inspect the calls of loss functions and of embedding lookups from now on."""
-        sink = self._sink
+        tracer = self._tracer
         for kind in (*LOSS_FUNCTIONS, "embedding"):
             original = getattr(F, kind)
-            sink.patches.replace_function(F, kind, _wrap_loss(sink, self, kind, original))
-        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
-        sink.bus.subscribe(PhaseBegan, lambda _: self._begin_phase())
-        sink.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
+            tracer.patches.replace_function(F, kind, _wrap_loss(tracer, self, kind, original))
+        tracer.bus.subscribe(TraceBegan, lambda _: self._reset())
+        tracer.bus.subscribe(PhaseBegan, lambda _: self._begin_phase())
+        tracer.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
         # Losses before and after a load belong to different evaluations: the weights differ.
-        sink.bus.subscribe(WeightsLoaded, lambda _: self.evaluations.close())
-        sink.bus.subscribe(TraceEnded, lambda _: self.evaluations.close())
+        tracer.bus.subscribe(WeightsLoaded, lambda _: self.evaluations.close())
+        tracer.bus.subscribe(TraceEnded, lambda _: self.evaluations.close())
 
     def _reset(self) -> None:
         self._counters: dict[tuple[str, int, bool], _CallCounter] = {}
-        self.evaluations = EvaluationPasses(self._sink)
-        self._target_sampler = TargetSampler(self._sink)
+        self.evaluations = EvaluationPasses(self._tracer)
+        self._target_sampler = TargetSampler(self._tracer)
         self._num_failed_calls = 0
         self._num_checked_calls = 0
         self.checks_indices = torch.cuda.is_available()
@@ -181,8 +181,8 @@ class LossWatch:
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor
     ) -> None:
         """Inspect one call that returned a loss."""
-        sink = self._sink
-        thread, is_learning = sink.local.thread, result.requires_grad
+        tracer = self._tracer
+        thread, is_learning = tracer.local.thread, result.requires_grad
         index = self._reduction_positions[kind]
         reduction = args[index] if len(args) > index else kwargs.get("reduction", "mean")
         if is_learning:
@@ -207,12 +207,13 @@ class LossWatch:
         counter.num_calls += 1
         if (
             counter.num_calls > _NUM_CALLS_WITH_SAMPLED_TARGETS
-            and not sink.sampling.samples_statistics
+            and not tracer.sampling.samples_statistics
         ):
             return
         is_early_call = counter.num_calls <= _NUM_FIRST_CALLS
         is_sampled_step = (
-            sink.sampling.samples_statistics and counter.last_sampled_step != sink.steps.last
+            tracer.sampling.samples_statistics
+            and counter.last_sampled_step != tracer.steps.last_step
         )
         samples_targets = (
             is_learning
@@ -224,7 +225,7 @@ class LossWatch:
         if is_early_call and is_learning and len(args) > 1:
             thread.loss_calls.shifted_input = find_shifted_input(thread.call.inputs, args[1])
         if is_early_call or is_sampled_step:
-            counter.last_sampled_step = sink.steps.last
+            counter.last_sampled_step = tracer.steps.last_step
             if is_early_call or counter.sampler.advance():
                 self._inspect(kind, args, kwargs, result)
         if samples_targets:
@@ -293,7 +294,7 @@ class LossWatch:
     def _inspect(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor | None
     ) -> None:
-        sink, thread = self._sink, self._sink.local.thread
+        tracer, thread = self._tracer, self._tracer.local.thread
         arguments = self._bind(kind, args, kwargs)
         loss_input: Any = arguments.get("input")
         target: Any = arguments.get("target")
@@ -303,7 +304,7 @@ class LossWatch:
             or not loss_input.numel()
         ):
             return
-        began_ns = sink.clock()
+        began_ns = tracer.clock()
         is_learning = torch.is_grad_enabled() if result is None else result.requires_grad
         with torch.no_grad():
             record = loss_record(
@@ -311,14 +312,14 @@ class LossWatch:
                 arguments,
                 result,
                 thread=thread,
-                step=sink.steps.last,
+                step=tracer.steps.last_step,
                 is_learning=is_learning,
             )
-        sink.recorder.write("loss", record)
-        if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began_ns)
+        tracer.recorder.write("loss", record)
+        if tracer.sampling.samples_statistics:
+            thread.step.add_cost(tracer.clock() - began_ns)
 
     def _check_indices(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        record = find_out_of_range(kind, self._bind(kind, args, kwargs), self._sink)
+        record = find_out_of_range(kind, self._bind(kind, args, kwargs), self._tracer)
         if record is not None:
-            self._sink.recorder.write("ids", record)
+            self._tracer.recorder.write("ids", record)

@@ -29,14 +29,14 @@ from sluice.trace.program_events import (
     StructureChanged,
 )
 from sluice.trace.sampling.step_statistics import request_output_statistics
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 
-def watch_modules(sink: EventSink) -> None:
+def watch_modules(tracer: TracerContext) -> None:
     """Record calls and modes of networks, and track modules and parameters that are added."""
-    original, local = nn.Module.__call__, sink.local
-    handler = _CallHandler(sink)
+    original, local = nn.Module.__call__, tracer.local
+    handler = _CallHandler(tracer)
 
     @functools.wraps(original)
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -45,13 +45,13 @@ def watch_modules(sink: EventSink) -> None:
         if forward.is_running:
             output = original(module, *args, **kwargs)
             if forward.observes_modules and not compiler.is_compiling():
-                sink.run_safely(handler.on_module_call, module, args, kwargs, output)
+                tracer.run_safely(handler.on_module_call, module, args, kwargs, output)
             return output
         # Not recorded: calls that torch.compile or torch.export traces, and forward passes that
         # checkpointing repeats inside a backward pass. Reading the compiler's flags directly
         # takes a quarter of the time of ``is_compiling()``.
         if (
-            not sink.is_on
+            not tracer.is_on
             or is_dynamo_compiling()
             or compiler._is_compiling_flag
             or thread.backward.is_running
@@ -60,7 +60,7 @@ def watch_modules(sink: EventSink) -> None:
         try:
             entry = handler.begin(thread, module, args, kwargs)
         except Exception as error:  # inlines ``run_safely``, to save a call
-            sink.fail(error)
+            tracer.fail(error)
             return original(module, *args, **kwargs)
         # A module without parameters, such as a loss, does not count as a running network, because
         # it may call a network.
@@ -72,51 +72,53 @@ def watch_modules(sink: EventSink) -> None:
         finally:
             forward.is_running = forward.observes_modules = False
         try:
-            sink.bus.publish(NetworkReturned(thread, entry, module, args, kwargs, output))
+            tracer.bus.publish(NetworkReturned(thread, entry, module, args, kwargs, output))
         except Exception as error:  # inlines ``run_safely``, to save a call
-            sink.fail(error)
+            tracer.fail(error)
         return output
 
-    sink.patches.replace(nn.Module, "__call__", call)
-    _watch_modes(sink)
+    tracer.patches.replace(nn.Module, "__call__", call)
+    _watch_modes(tracer)
 
     def on_module_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
-        if sink.is_on:
-            sink.run_safely(_invalidate_structure, sink)
-            sink.run_safely(lambda: sink.objects.tied_parameters.on_replace(parent, name, module))
-
-    def on_parameter_added(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if sink.is_on:
-            sink.run_safely(_invalidate_structure, sink)
-            sink.run_safely(
-                lambda: sink.objects.tied_parameters.on_register(module, name, parameter)
+        if tracer.is_on:
+            tracer.run_safely(_invalidate_structure, tracer)
+            tracer.run_safely(
+                lambda: tracer.objects.tied_parameters.on_replace(parent, name, module)
             )
 
-    sink.patches.hook(register_module_module_registration_hook, on_module_added)
-    sink.patches.hook(register_module_parameter_registration_hook, on_parameter_added)
+    def on_parameter_added(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if tracer.is_on:
+            tracer.run_safely(_invalidate_structure, tracer)
+            tracer.run_safely(
+                lambda: tracer.objects.tied_parameters.on_register(module, name, parameter)
+            )
+
+    tracer.patches.hook(register_module_module_registration_hook, on_module_added)
+    tracer.patches.hook(register_module_parameter_registration_hook, on_parameter_added)
 
 
-def _invalidate_structure(sink: EventSink) -> None:
-    sink.objects.invalidate_structure()
-    sink.bus.publish(StructureChanged(sink.local.thread))
+def _invalidate_structure(tracer: TracerContext) -> None:
+    tracer.objects.invalidate_structure()
+    tracer.bus.publish(StructureChanged(tracer.local.thread))
 
 
 class _CallHandler:
     """Handles the calls of networks, and of modules inside a network, for all threads."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
-        self._inspector = ForwardPassInspector(sink)
-        sink.bus.subscribe(NetworkReturned, self._on_return)
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
+        self._inspector = ForwardPassInspector(tracer)
+        tracer.bus.subscribe(NetworkReturned, self._on_return)
 
     def begin(
         self, thread: ThreadState, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> NetworkEntry:
         """Prepare for a call from outside any network; return the entry of the called module."""
-        sink = self._sink
-        if sink.bus.has_subscribers(ModuleCalled):
-            sink.bus.publish(ModuleCalled(thread))
-        networks = sink.objects.networks
+        tracer = self._tracer
+        if tracer.bus.has_subscribers(ModuleCalled):
+            tracer.bus.publish(ModuleCalled(thread))
+        networks = tracer.objects.networks
         entry = networks.by_id.get(id(module))
         if entry is None or entry.ref() is not module:
             entry = networks.get_or_add(module)
@@ -124,26 +126,28 @@ class _CallHandler:
             return entry
         forward = thread.forward
         forward.entry = entry
-        sink.bus.publish(NetworkCalled(thread, entry, module, args, kwargs))
+        tracer.bus.publish(NetworkCalled(thread, entry, module, args, kwargs))
         if self._inspector.running_passes or self._inspector.has_pass_since_backward:
             self._inspector.discard_stale()
         if args and type(args[0]) is Tensor and args[0].dim() > 1:
             self._inspector.on_sequence_length(entry, args[0].shape[1])
         is_inspected = (
-            sink.steps.last >= entry.next_inspection_step and self._inspector.can_inspect()
+            tracer.steps.last_step >= entry.next_inspection_step and self._inspector.can_inspect()
         )
         is_measured = (
-            sink.sampling.samples_statistics
+            tracer.sampling.samples_statistics
             and entry.index not in forward.measured_networks
             and torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         )
         # After a change of the network, a pass is observed to find unregistered modules.
         if is_measured or is_inspected or entry.module_names is None:
-            began_ns = sink.clock()
+            began_ns = tracer.clock()
             if entry.module_names is None:
                 if hasattr(module, "_orig_mod"):
-                    sink.note("untraced", f"{entry.name} is compiled: its modules are not traced.")
+                    tracer.note(
+                        "untraced", f"{entry.name} is compiled: its modules are not traced."
+                    )
                 entry.module_names = {id(m): name for name, m in module.named_modules()}
             # The mode is read again, because a program may set ``training`` without ``train()``.
             entry.invalidate_mode()
@@ -152,15 +156,15 @@ class _CallHandler:
                 forward.measured_networks += (entry.index,)
             if is_inspected:
                 self._inspector.begin(entry, module, args, kwargs)
-            thread.step.add_cost(sink.clock() - began_ns)
+            thread.step.add_cost(tracer.clock() - began_ns)
         return entry
 
     def on_module_call(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         """Inspect and measure a call inside a network, and store an unregistered module."""
-        sink, thread = self._sink, self._sink.local.thread
-        began_ns = sink.clock()
+        tracer, thread = self._tracer, self._tracer.local.thread
+        began_ns = tracer.clock()
         entry: NetworkEntry = thread.forward.entry
         name = (entry.module_names or {}).get(id(module))
         if name is None:
@@ -168,28 +172,28 @@ class _CallHandler:
                 p.requires_grad for p in module.parameters()
             ):
                 entry.unregistered_modules[id(module)] = weakref.ref(module)
-                sink.objects.has_changed = True
+                tracer.objects.has_changed = True
         else:
             self._inspector.on_module_call(name, module, args, kwargs, output)
             if thread.forward.measures_outputs and not module._modules:
                 self._measure(entry, name, module, output)
-        thread.step.add_cost(sink.clock() - began_ns)
+        thread.step.add_cost(tracer.clock() - began_ns)
 
     def _on_return(self, returned: NetworkReturned) -> None:
-        sink, thread = self._sink, returned.thread
+        tracer, thread = self._tracer, returned.thread
         entry, output = returned.entry, returned.output
         if self._inspector.running_passes:
-            began_ns = sink.clock()
+            began_ns = tracer.clock()
             self._inspector.on_module_call(
                 "", returned.module, returned.args, returned.kwargs, output
             )
             self._inspector.end()
-            thread.step.add_cost(sink.clock() - began_ns)
+            thread.step.add_cost(tracer.clock() - began_ns)
         if thread.forward.measures_outputs:
             thread.forward.measures_outputs = False
-            began_ns = sink.clock()
+            began_ns = tracer.clock()
             self._measure(entry, "", returned.module, output)
-            thread.step.add_cost(sink.clock() - began_ns)
+            thread.step.add_cost(tracer.clock() - began_ns)
         tensor = output if type(output) is Tensor else first_tensor(output)
         has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
         thread.call.output = None if tensor is None else weakref.ref(tensor)
@@ -199,29 +203,29 @@ class _CallHandler:
         code = entry.forward_codes.get(code_key)
         if code is None:
             flags = (*("grad",) * has_grad, *entry.mode_flags())
-            code = entry.forward_codes[code_key] = sink.events.code(
+            code = entry.forward_codes[code_key] = tracer.events.code(
                 "forward", entry.index, thread.last_loader, flags
             )
-        sink.events.record(thread, code)
+        tracer.events.record(thread, code)
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
-        sink, statistics = self._sink, self._sink.local.thread.step.output_statistics
-        if len(statistics) < sink.settings.max_modules and not in_functorch_transform():
+        tracer, statistics = self._tracer, self._tracer.local.thread.step.output_statistics
+        if len(statistics) < tracer.settings.max_modules and not in_functorch_transform():
             statistics.append(
                 request_output_statistics(
-                    entry.index, name, module, output, sink.recorder.device_reads
+                    entry.index, name, module, output, tracer.recorder.device_reads
                 )
             )
 
 
-def _watch_modes(sink: EventSink) -> None:
+def _watch_modes(tracer: TracerContext) -> None:
     original = nn.Module.train
 
     @functools.wraps(original)
     def train(module: Any, mode: bool = True) -> Any:
-        thread = sink.local.thread
+        thread = tracer.local.thread
         # ``train`` calls itself for every child. Only the outermost call is recorded.
-        if not sink.is_on or thread.forward.is_changing_mode:
+        if not tracer.is_on or thread.forward.is_changing_mode:
             return original(module, mode)
         # ``eval()`` calls ``train(False)``. Other calls of ``train(False)`` are usually
         # ``train(was_training)``, which restores an earlier mode.
@@ -232,14 +236,14 @@ def _watch_modes(sink: EventSink) -> None:
         finally:
             thread.forward.is_changing_mode = False
         flags = ("train",) if mode else ("eval", *("restored",) * is_restored)
-        sink.run_safely(_record_mode, sink, module, flags)
+        tracer.run_safely(_record_mode, tracer, module, flags)
         return result
 
-    sink.patches.replace(nn.Module, "train", train)
+    tracer.patches.replace(nn.Module, "train", train)
 
 
-def _record_mode(sink: EventSink, module: nn.Module, flags: tuple[str, ...]) -> None:
-    entry = sink.objects.networks.get(module)
-    sink.objects.invalidate_modes()
+def _record_mode(tracer: TracerContext, module: nn.Module, flags: tuple[str, ...]) -> None:
+    entry = tracer.objects.networks.get(module)
+    tracer.objects.invalidate_modes()
     index = -1 if entry is None else entry.index
-    sink.events.record_event(sink.local.thread, "mode", index, flags=flags)
+    tracer.events.record_event(tracer.local.thread, "mode", index, flags=flags)

@@ -20,83 +20,84 @@ from sluice.trace.program_events import (
     StepBegins,
     StepEnded,
 )
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 
-def watch_optimizers(sink: EventSink) -> None:
+def watch_optimizers(tracer: TracerContext) -> None:
     """Record steps and ``zero_grad`` of all optimizers, existing and later ones."""
-    local = sink.local
+    local = tracer.local
 
     def before_step(
         optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         call = local.thread.optimizer_call
-        if not sink.is_on or call.running_optimizer is not None:
+        if not tracer.is_on or call.running_optimizer is not None:
             return None  # an inner step belongs to the outer step
         try:
             # args[0] is the optimizer itself.
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-            call.entry = entry = sink.objects.optimizers.get_or_add(optimizer)
+            call.entry = entry = tracer.objects.optimizers.get_or_add(optimizer)
             call.running_optimizer, call.has_closure = optimizer, callable(closure)
             if len(optimizer.param_groups) != entry.num_groups:
-                entry.num_groups, sink.objects.has_changed = len(optimizer.param_groups), True
+                entry.num_groups, tracer.objects.has_changed = len(optimizer.param_groups), True
             if callable(closure):
                 call.num_closure_calls = 0
-                observed_closure = _wrap_closure(sink, local.thread, entry, optimizer, closure)
+                observed_closure = _wrap_closure(tracer, local.thread, entry, optimizer, closure)
                 if "closure" in kwargs:
                     return args, {**kwargs, "closure": observed_closure}
                 return (args[0], observed_closure, *args[2:]), kwargs
-            _begin_step(sink, local.thread, entry, optimizer)
+            _begin_step(tracer, local.thread, entry, optimizer)
         except Exception as error:  # inlines ``run_safely``, to save a call
-            sink.fail(error)
+            tracer.fail(error)
         return None
 
     def after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
         call = local.thread.optimizer_call
-        if call.running_optimizer is optimizer and sink.is_on:
+        if call.running_optimizer is optimizer and tracer.is_on:
             call.running_optimizer = None
             try:
-                _end_step(sink, local.thread, call.entry, optimizer)
+                _end_step(tracer, local.thread, call.entry, optimizer)
             except Exception as error:  # inlines ``run_safely``, to save a call
-                sink.fail(error)
+                tracer.fail(error)
 
     def on_backward(begins: BackwardBegins) -> None:
         call = begins.thread.optimizer_call
         if call.running_optimizer is not None and not call.has_closure:
             call.running_optimizer = None  # a step raised an error, which the program caught
 
-    sink.bus.subscribe(BackwardBegins, on_backward)
-    sink.patches.hook(register_optimizer_step_pre_hook, before_step)
-    sink.patches.hook(register_optimizer_step_post_hook, after_step)
-    _watch_zero_grad(sink)
-    _watch_creation(sink)
+    tracer.bus.subscribe(BackwardBegins, on_backward)
+    tracer.patches.hook(register_optimizer_step_pre_hook, before_step)
+    tracer.patches.hook(register_optimizer_step_post_hook, after_step)
+    _watch_zero_grad(tracer)
+    _watch_creation(tracer)
     for optimizer in _existing_optimizers():
-        entry = sink.objects.optimizers.get_or_add(optimizer)
-        # An optimizer with gradients from before the trace is dormant until it steps, or until its
-        # gradients are cleared.
-        entry.is_dormant = any(p.grad is not None for p in entry.parameters())
-        entry.gradient_tracker.is_cleared = not entry.is_dormant
+        entry = tracer.objects.optimizers.get_or_add(optimizer)
+        # The flag holds until the optimizer steps or its gradients are cleared.
+        entry.has_untraced_gradients = any(p.grad is not None for p in entry.parameters())
+        entry.gradient_tracker.is_cleared = not entry.has_untraced_gradients
 
 
 def _begin_step(
-    sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optimizer: Any
+    tracer: TracerContext, thread: ThreadState, entry: OptimizerEntry, optimizer: Any
 ) -> None:
-    sink.steps.begin(thread, entry)
+    tracer.steps.begin(thread, entry)
     if optimizer._optimizer_step_pre_hooks:  # a pre-step hook may clear gradients
         entry.gradient_tracker.record_weight_versions()
-    sink.bus.publish(StepBegins(thread, entry, optimizer))
+    tracer.bus.publish(StepBegins(thread, entry, optimizer))
 
 
-def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optimizer: Any) -> None:
+def _end_step(
+    tracer: TracerContext, thread: ThreadState, entry: OptimizerEntry, optimizer: Any
+) -> None:
     call = thread.optimizer_call
     if call.has_closure:
         entry.has_irregular_closure_calls |= call.num_closure_calls != 1
         if not call.num_closure_calls:  # ``_begin_step`` did not run
-            sink.events.record_event(thread, "step", entry.index, flags=("closure",))
+            tracer.events.record_event(thread, "step", entry.index, flags=("closure",))
         # The "step" event follows the first closure call; "stepped" marks the end of the step.
         if entry.has_irregular_closure_calls:
-            sink.events.record_event(thread, "stepped", entry.index)
+            tracer.events.record_event(thread, "stepped", entry.index)
             entry.gradient_tracker.record_gradients()
     # A pre-step hook that zeroes gradients is a fault: the update does not use them. A post-step
     # hook may correctly zero gradients, so optimizers with a post-step hook are not checked.
@@ -105,14 +106,14 @@ def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optim
         and not optimizer._optimizer_step_post_hooks
         and entry.gradient_tracker.is_zeroed()
     ):
-        sink.events.mark_cleared_before_update(thread)
-    sink.steps.end(thread, entry)
-    if sink.bus.has_subscribers(StepEnded):
-        sink.bus.publish(StepEnded(entry))
+        tracer.events.mark_cleared_before_update(thread)
+    tracer.steps.end(thread, entry)
+    if tracer.bus.has_subscribers(StepEnded):
+        tracer.bus.publish(StepEnded(entry))
 
 
 def _wrap_closure(
-    sink: EventSink,
+    tracer: TracerContext,
     thread: ThreadState,
     entry: OptimizerEntry,
     optimizer: Any,
@@ -131,10 +132,10 @@ def _wrap_closure(
             # The program may catch the exception, and then the step has ended.
             thread.optimizer_call.running_optimizer = None
             raise
-        if sink.is_on and thread.optimizer_call.running_optimizer is optimizer:
+        if tracer.is_on and thread.optimizer_call.running_optimizer is optimizer:
             thread.optimizer_call.num_closure_calls += 1
             if thread.optimizer_call.num_closure_calls == 1:
-                sink.run_safely(_begin_step, sink, thread, entry, optimizer)
+                tracer.run_safely(_begin_step, tracer, thread, entry, optimizer)
         return loss
 
     return observed_closure
@@ -153,45 +154,45 @@ def _existing_optimizers() -> list[Any]:
     return [referrer for referrer in gc.get_referrers(*classes) if type(referrer) in classes]
 
 
-def _watch_zero_grad(sink: EventSink) -> None:
-    original, local = torch.optim.Optimizer.zero_grad, sink.local
+def _watch_zero_grad(tracer: TracerContext) -> None:
+    original, local = torch.optim.Optimizer.zero_grad, tracer.local
 
     def record_zero_grad(optimizer: Any) -> None:
-        thread, entry = local.thread, sink.objects.optimizers.get_or_add(optimizer)
+        thread, entry = local.thread, tracer.objects.optimizers.get_or_add(optimizer)
         thread.backward.is_followed_by_zeroing = True
         tracker = entry.gradient_tracker
         if thread.optimizer_call.running_optimizer is optimizer and tracker.is_before_update():
-            sink.events.mark_cleared_before_update(thread)  # cleared by a hook of the optimizer
+            tracer.events.mark_cleared_before_update(thread)  # cleared by a hook of the optimizer
             return
         tracker.is_cleared = True
         if entry.zero_grad_code < 0:
-            entry.zero_grad_code = sink.events.code("zero", entry.index)
-        sink.events.record(thread, entry.zero_grad_code)
-        sink.bus.publish(GradientsCleared(optimizer))
+            entry.zero_grad_code = tracer.events.code("zero", entry.index)
+        tracer.events.record(thread, entry.zero_grad_code)
+        tracer.bus.publish(GradientsCleared(optimizer))
 
     @functools.wraps(original)
     def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
-        if sink.is_on:
+        if tracer.is_on:
             try:
                 record_zero_grad(optimizer)
             except Exception as error:  # inlines ``run_safely``, to save a call
-                sink.fail(error)
+                tracer.fail(error)
 
     def record_module_zero_grad(_: None, module: torch.nn.Module, *__: Any, **___: Any) -> None:
         # Which gradients were cleared is observed later, at the step.
         local.thread.backward.is_followed_by_zeroing = True
-        sink.events.record_event(local.thread, "zero")
-        sink.bus.publish(GradientsCleared(module))
+        tracer.events.record_event(local.thread, "zero")
+        tracer.bus.publish(GradientsCleared(module))
 
-    sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_grad)
-    report_calls(sink, torch.nn.Module, "zero_grad", record_module_zero_grad)
+    tracer.patches.replace(torch.optim.Optimizer, "zero_grad", zero_grad)
+    report_calls(tracer, torch.nn.Module, "zero_grad", record_module_zero_grad)
 
 
-def _watch_creation(sink: EventSink) -> None:
+def _watch_creation(tracer: TracerContext) -> None:
     def on_created(_: None, optimizer: Any, *__: Any, **___: Any) -> None:
-        sink.bus.publish(OptimizerCreated(sink.local.thread))
-        sink.objects.optimizers.get_or_add(optimizer)
-        sink.objects.has_changed = True
+        tracer.bus.publish(OptimizerCreated(tracer.local.thread))
+        tracer.objects.optimizers.get_or_add(optimizer)
+        tracer.objects.has_changed = True
 
-    report_calls(sink, torch.optim.Optimizer, "__init__", on_created)
+    report_calls(tracer, torch.optim.Optimizer, "__init__", on_created)

@@ -28,7 +28,7 @@ from sluice.trace.inspection.targets import (
 )
 from sluice.trace.objects.object_tracker import NetworkEntry
 from sluice.trace.records.forward_passes import ModuleCallRecord, ProbeRecord
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 
 @dataclass(slots=True)
@@ -48,8 +48,8 @@ class InspectedPass:
 class NetworkProbes:
     """Runs each kind of probe once for each network, and again after ``request_repeat``."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self._finished_probes: set[tuple[int, str]] = set()
         """Network index and kind of each probe that was run."""
 
@@ -88,7 +88,7 @@ class NetworkProbes:
                     with_first_perturbed=True,
                 )
                 self._run_once(inspected_pass, "own tokens", probe)
-        series_ref = self._sink.local.thread.loss_calls.shifted_input
+        series_ref = self._tracer.local.thread.loss_calls.shifted_input
         series = None if series_ref is None else series_ref()
         if series is not None and any(series is t for t in tensor_arguments(arguments)):
             probe = functools.partial(perturb_later_values, network, arguments, series)
@@ -99,7 +99,7 @@ class NetworkProbes:
             probe = functools.partial(perturb_padding, network, arguments)
             self._run_once(inspected_pass, "padding", probe)
         parameter_names: list[str] = []
-        if self._sink.steps.last >= 2:  # before, trained parameters may have no gradient yet
+        if self._tracer.steps.last_step >= 2:  # before, trained parameters may have no gradient yet
             parameter_names = self._parameters_without_gradient(inspected_pass, network)
         if parameter_names and loss is not None:
             output_indices = find_reached_outputs(loss, inspected_pass.output_nodes)
@@ -127,7 +127,7 @@ class NetworkProbes:
         self, inspected_pass: InspectedPass, network: nn.Module
     ) -> list[str]:
         """Return names of trainable parameters that a pass uses and that never had a gradient."""
-        objects = self._sink.objects
+        objects = self._tracer.objects
         used_indices = {i for call in inspected_pass.calls for i in call.parameters}
         parameter_names = []
         for name, parameter in network.named_parameters():
@@ -145,11 +145,11 @@ class NetworkProbes:
 
         ``probe_fields`` are additional fields of the record.
         """
-        sink, probe_key = self._sink, (inspected_pass.entry.index, kind)
+        tracer, probe_key = self._tracer, (inspected_pass.entry.index, kind)
         if probe_key in self._finished_probes:
             return
         self._finished_probes.add(probe_key)
-        thread, was_running = sink.local.thread, sink.local.thread.forward.is_running
+        thread, was_running = tracer.local.thread, tracer.local.thread.forward.is_running
         # Neither the calls of the copy nor its losses are recorded.
         thread.forward.is_running = thread.forward.is_probe = True
         try:
@@ -157,10 +157,10 @@ class NetworkProbes:
         finally:
             thread.forward.is_running, thread.forward.is_probe = was_running, False
         if effect is not None:
-            sink.recorder.write(
+            tracer.recorder.write(
                 "probe",
                 ProbeRecord(
-                    step=sink.steps.last,
+                    step=tracer.steps.last_step,
                     network=inspected_pass.entry.index,
                     probe=kind,
                     changed=effect.num_changed,
@@ -168,7 +168,7 @@ class NetworkProbes:
                     earlier_effect=effect.earlier_effect,
                     real_effect=effect.real_token_effect,
                     parameters=tuple(
-                        sink.objects.parameters.get_or_add(p).index for p in effect.parameters
+                        tracer.objects.parameters.get_or_add(p).index for p in effect.parameters
                     ),
                     **probe_fields,
                 ),

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import (
 
 from sluice.trace.objects.object_tracker import SchedulerEntry
 from sluice.trace.records.trace import SchedulerRecord
-from sluice.trace.sink import EventSink
+from sluice.trace.tracer_context import TracerContext
 
 _STATE_ATTRIBUTES = frozenset({"last_epoch", "num_bad_epochs", "best", "T_cur", "verbose"})
 """Attributes of schedulers that are not settings; most change at every step."""
@@ -21,16 +21,18 @@ _MAX_LIST_LENGTH = 16
 """Maximum length of a list of milestones or base learning rates. A longer list is not recorded."""
 
 
-def get_or_add_scheduler(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> SchedulerEntry:
+def get_or_add_scheduler(
+    tracer: TracerContext, scheduler: Any, *, has_stepped: bool
+) -> SchedulerEntry:
     """Return the entry of a scheduler; record its settings if it is new.
 
     Args:
-        sink: Receives the record.
+        tracer: Receives the record.
         scheduler: Scheduler of the program.
         has_stepped: Whether the scheduler has just made a step, which the caller records. The
             scheduler's ``last_epoch`` counts this step, but ``SchedulerRecord.start`` must not.
     """
-    entry = sink.objects.schedulers.get_or_add(scheduler)
+    entry = tracer.objects.schedulers.get_or_add(scheduler)
     if entry.step_code < 0:
         record = SchedulerRecord(
             index=entry.index,
@@ -40,8 +42,8 @@ def get_or_add_scheduler(sink: EventSink, scheduler: Any, *, has_stepped: bool) 
             start=max(int(getattr(scheduler, "last_epoch", 0)) - has_stepped, 0),
             end=_decay_length(scheduler),
         )
-        sink.recorder.write("scheduler", record)
-        entry.step_code = sink.events.code("schedule", entry.index, entry.optimizer)
+        tracer.recorder.write("scheduler", record)
+        entry.step_code = tracer.events.code("schedule", entry.index, entry.optimizer)
     return entry
 
 

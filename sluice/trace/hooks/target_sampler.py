@@ -20,8 +20,8 @@ from sluice.trace.inspection.target_sketch import (
 )
 from sluice.trace.inspection.targets import find_reached_outputs
 from sluice.trace.records.inputs import TargetSampleRecord
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 _MAX_ROWS = 1024
 """Maximum number of rows that are sampled per network in each training phase."""
@@ -30,8 +30,8 @@ _MAX_ROWS = 1024
 class TargetSampler:
     """Samples rows and targets of each network, in each training phase."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self._phase = -1
         self.begin_phase()
 
@@ -55,7 +55,7 @@ class TargetSampler:
                 the last call computed it.
             target: Target of the loss function.
         """
-        sink, thread = self._sink, self._sink.local.thread
+        tracer, thread = self._tracer, self._tracer.local.thread
         num_sampled = self._num_rows_by_network.get(thread.call.network, 0)
         if (
             num_sampled >= _MAX_ROWS
@@ -71,7 +71,7 @@ class TargetSampler:
         inputs = [batch for batch in inputs if not _shares_memory(batch, target)]
         if not inputs or len({batch.shape[0] for batch in inputs}) > 1:
             return
-        began_ns = sink.clock()
+        began_ns = tracer.clock()
         with torch.no_grad():
             targets_and_column = target_column(
                 target, inputs[0].shape[0], self._target_columns.get(thread.call.network)
@@ -79,8 +79,8 @@ class TargetSampler:
             if targets_and_column is None:
                 return
             targets, is_class, self._target_columns[thread.call.network] = targets_and_column
-            sample_size = sink.settings.row_sample_size
-            fingerprint_cache = sink.sampling.fingerprints
+            sample_size = tracer.settings.row_sample_size
+            fingerprint_cache = tracer.sampling.fingerprints
             fingerprints_by_input = [
                 fingerprint_cache.fingerprint(batch, sample_size=sample_size, stage=LOSS)[
                     :_MAX_ROWS
@@ -106,7 +106,7 @@ class TargetSampler:
             if scaling.mean.shape[0] != features.shape[1]:
                 return
             record = TargetSampleRecord(
-                step=sink.steps.last,
+                step=tracer.steps.last_step,
                 phase=self._phase,
                 network=thread.call.network,
                 kind=kind,
@@ -119,9 +119,9 @@ class TargetSampler:
                 features=encode_features(features, scaling),
             )
         self._num_rows_by_network[thread.call.network] = num_sampled + len(new_row_indices)
-        sink.recorder.write("pair", record)
-        if sink.sampling.samples_statistics:
-            thread.step.add_cost(sink.clock() - began_ns)
+        tracer.recorder.write("pair", record)
+        if tracer.sampling.samples_statistics:
+            thread.step.add_cost(tracer.clock() - began_ns)
 
     def _comes_from_last_call(self, thread: ThreadState, loss_input: Any) -> bool:
         """Return whether the last network call computed the input of the loss function.
@@ -129,7 +129,7 @@ class TargetSampler:
         Three cases return True without a check: the network is still running, its call is the only
         call since the last backward pass, or its output no longer exists.
         """
-        interner, num_calls = self._sink.events.interner, 0
+        interner, num_calls = self._tracer.events.interner, 0
         for code in reversed(thread.step.codes):
             kind = interner.event(code)[0]
             if kind == "backward":

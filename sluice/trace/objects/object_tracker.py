@@ -37,7 +37,7 @@ class OptimizerEntry:
     """Learning rate of each group at the last step."""
     has_irregular_closure_calls: bool = False
     """Whether a step of the optimizer called its closure several times, as LBFGS does, or never."""
-    is_dormant: bool = False
+    has_untraced_gradients: bool = False
     """Whether the optimizer has gradients from before the trace, and was not used since."""
     step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
     """Event codes of its steps, by the flags of the step event."""

@@ -21,8 +21,8 @@ from sluice.trace.program_events import (
     TraceBegan,
     UnexpectedEvent,
 )
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import Prediction, StepPattern, ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 Interruption = UnexpectedEvent | StructureChanged | OptimizerCreated | NonFiniteNorm
 _INTERRUPTIONS: tuple[type[Interruption], ...] = get_args(Interruption)
@@ -32,25 +32,25 @@ _INTERRUPTIONS: tuple[type[Interruption], ...] = get_args(Interruption)
 class StepPredictor:
     """Predicts the next step pattern of each thread."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self._reset()
-        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
-        sink.bus.subscribe(BufferedStepsReleased, self._learn)
-        sink.bus.subscribe(PredictionMayBegin, self._start)
+        tracer.bus.subscribe(TraceBegan, lambda _: self._reset())
+        tracer.bus.subscribe(BufferedStepsReleased, self._learn)
+        tracer.bus.subscribe(PredictionMayBegin, self._start)
         for event_type in _INTERRUPTIONS:
-            sink.bus.subscribe(event_type, lambda event: self.stop(event.thread))
+            tracer.bus.subscribe(event_type, lambda event: self.stop(event.thread))
 
     def _reset(self) -> None:
-        sink = self._sink
-        self._patterns = StepPatterns(sink.events.interner, sink.objects)
+        tracer = self._tracer
+        self._patterns = StepPatterns(tracer.events.interner, tracer.objects)
         self._max_predicted_steps = 0
         """Maximum number of predicted steps between two fully recorded steps. 0 if no step may be
         predicted, because steps are slow or every step must be recorded fully."""
 
     def _learn(self, event: BufferedStepsReleased) -> None:
         """Learn from ended steps if steps may be predicted, and update ``_max_predicted_steps``."""
-        sampling, settings = self._sink.sampling, self._sink.settings
+        sampling, settings = self._tracer.sampling, self._tracer.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
         may_predict = is_fast and not sampling.every_step_needed_by
         self._max_predicted_steps = settings.full_sample_every - 1 if may_predict else 0
@@ -71,7 +71,7 @@ class StepPredictor:
             # If two optimizers alternate, an even number of predicted steps makes the fully
             # recorded steps alternate, too. With an odd number, all would belong to one optimizer.
             num_steps -= num_steps % 2
-        num_steps = min(num_steps, event.due_step - self._sink.steps.last - 1)
+        num_steps = min(num_steps, event.due_step - self._tracer.steps.last_step - 1)
         if num_steps > 0:
             thread.prediction.predicted_steps_left = num_steps
             thread.skips_details = True
@@ -84,23 +84,23 @@ class StepPredictor:
             return
         pattern = prediction.pattern
         assert pattern is not None  # because the running step is predicted
-        matched_codes, now_ns = prediction.codes[: prediction.position], self._sink.clock()
+        matched_codes, now_ns = prediction.codes[: prediction.position], self._tracer.clock()
         self._close(thread, pattern, matched_codes)
         thread.step.events = [
             code_or_time for code in matched_codes for code_or_time in (code, now_ns)
         ]
         zero_grad_code = pattern.optimizer_entry.zero_grad_code
         # Find out whether ``zero_grad`` or a backward pass happened last.
-        gradient_codes = {zero_grad_code, *self._sink.events.backward_codes}
+        gradient_codes = {zero_grad_code, *self._tracer.events.backward_codes}
         last_code = next((c for c in reversed(matched_codes) if c in gradient_codes), None)
         thread.backward.is_followed_by_zeroing = last_code == zero_grad_code
 
     def end_step(self, thread: ThreadState) -> None:
         """Store a step that matched its prediction, and predict the next step."""
-        steps, prediction = self._sink.steps, thread.prediction
+        steps, prediction = self._tracer.steps, thread.prediction
         pattern = prediction.pattern
         assert pattern is not None  # because the step was predicted
-        steps.last = step_number = next(steps.step_numbers)
+        steps.last_step = step_number = next(steps.step_numbers)
         if not pattern.steps_and_losses:
             prediction.repeated_patterns.append(pattern)
         pattern.steps_and_losses += step_number, thread.step.losses
@@ -124,9 +124,9 @@ class StepPredictor:
             current: Pattern of the running step, or of the step that ended last.
             matched_codes: Event codes of the running step so far; empty if no step runs.
         """
-        sink, prediction = self._sink, thread.prediction
+        tracer, prediction = self._tracer, thread.prediction
         prediction.position, thread.skips_details = -1, False
-        thread.step.began_ns = sink.clock()
+        thread.step.began_ns = tracer.clock()
         patterns, prediction.repeated_patterns = prediction.repeated_patterns, []
         patterns.sort(key=lambda pattern: pattern.steps_and_losses[-2])  # by their last step
         for pattern in patterns:
@@ -136,7 +136,7 @@ class StepPredictor:
             thread.num_steps += num_steps
             pattern.optimizer_entry.num_steps += num_steps
             thread.last_loss = losses[-1] if losses else None
-            sink.steps.add_repeated(
+            tracer.steps.add_repeated(
                 last_step, thread.index, pattern.events_without_times, steps_and_losses,
                 (), None, 0, 0, 0, 0,  # no clips, loss scale and times
             )  # fmt: skip
@@ -156,7 +156,7 @@ class StepPredictor:
             matched_codes: As in ``_close``.
         """
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
-        backward_codes = self._sink.events.backward_codes
+        backward_codes = self._tracer.events.backward_codes
         last_pattern_index = {
             pattern.optimizer_entry: pattern_index for pattern_index, pattern in enumerate(patterns)
         }

@@ -32,7 +32,7 @@ class StepRecorder:
 
     __slots__ = (
         "_bus", "_clock", "_delivery_step", "_events", "_last_end_ns", "_lock", "_pending_steps",
-        "_recorder", "_sampling", "last", "step_numbers",
+        "_recorder", "_sampling", "last_step", "step_numbers",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +48,7 @@ class StepRecorder:
         self._events, self._sampling, self._recorder = events, sampling, recorder
         self._bus, self._clock = bus, clock
         self._lock = threading.Lock()
-        self.last = 0
+        self.last_step = 0
         """Number of the last step of any thread."""
         self.step_numbers = count(1)
         """Yields the number of each next step, which is unique across threads."""
@@ -63,27 +63,27 @@ class StepRecorder:
         """Record that an optimizer is about to make a step, and take samples before it."""
         phases = self._sampling.phases
         # A new optimizer or a jump of the loss begins a training phase.
-        if (not entry.num_steps or phases.has_loss_jump) and phases.may_begin(self.last):
+        if (not entry.num_steps or phases.has_loss_jump) and phases.may_begin(self.last_step):
             with self._lock:
                 self.deliver_pending()
-                self._sampling.begin_phase(self.last)
+                self._sampling.begin_phase(self.last_step)
         flags = _step_flags(thread, entry)
         code = entry.step_codes.get(flags)
         if code is None:
             code = entry.step_codes[flags] = self._events.code("step", entry.index, flags=flags)
         thread.step.events += code, self._clock()
-        if self._sampling.is_due(self.last):
-            self._sampling.before_step(thread.step, entry, self.last)
+        if self._sampling.is_due(self.last_step):
+            self._sampling.before_step(thread.step, entry, self.last_step)
 
     def end(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """Record the end of a step that an optimizer made or a gradient scaler skipped."""
         step = thread.step
         with self._lock:
-            self.last = next(self.step_numbers)
+            self.last_step = next(self.step_numbers)
             thread.num_steps += 1
             entry.num_steps += 1
             if step.pending_statistics is not None:
-                self._sampling.after_step(step, entry, self.last)
+                self._sampling.after_step(step, entry, self.last_step)
             if thread.index < 0:  # the first event of the thread was a step
                 self._events.assign_index(thread)
             now_ns = self._clock()
@@ -93,13 +93,13 @@ class StepRecorder:
             # A plain tuple is faster than an EndedStep, which is created at delivery.
             self._pending_steps.append(
                 (
-                    self.last, thread.index, events, step.losses, step.clips, step.loss_scale,
+                    self.last_step, thread.index, events, step.losses, step.clips, step.loss_scale,
                     now_ns, step.began_ns, since_recorded_step_ns, statistics_ns,
                 )
             )  # fmt: skip
             thread.last_loss = step.losses[-1] if step.losses else None
             thread.clear_step()
-            if statistics_ns or self.last >= self._delivery_step:
+            if statistics_ns or self.last_step >= self._delivery_step:
                 self.deliver_pending()
             if now_ns >= self._recorder.flush_due_ns:
                 self.flush()
@@ -124,7 +124,7 @@ class StepRecorder:
         steps, self._pending_steps = [*starmap(EndedStep, self._pending_steps)], []
         sampling = self._sampling
         sampling.add_steps(steps)
-        self._delivery_step = self.last + min(
+        self._delivery_step = self.last_step + min(
             max(sampling.budget.steps_until_due, 1), _MAX_PENDING_STEPS
         )
         self._recorder.add_steps(steps)
@@ -140,7 +140,7 @@ class StepRecorder:
         """Record the events after the last step of each thread, at the end of the trace."""
         for thread in self._events.threads:
             if thread.step.events:
-                self._recorder.record_open_events(self.last, thread.step.codes, thread.index)
+                self._recorder.record_open_events(self.last_step, thread.step.codes, thread.index)
 
 
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from sluice.trace.program_events import (
 )
 from sluice.trace.records.parameter_values import NonFiniteGradientRecord
 from sluice.trace.sampling.parameter_values import find_corrupted_weights, find_nonfinite_gradients
-from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
+from sluice.trace.tracer_context import TracerContext
 
 _MAX_RECORDS = 3
 """Number of records of non-finite gradients in a trace after which gradients are no longer
@@ -30,9 +30,9 @@ each have only one gradient checked after their own passes. A non-finite value t
 appears in a later loss."""
 
 
-def watch_gradients(sink: EventSink) -> None:
+def watch_gradients(tracer: TracerContext) -> None:
     """Check gradients after backward passes from now on."""
-    _GradientChecks(sink)
+    _GradientChecks(tracer)
 
 
 class _GradientChecks:
@@ -41,13 +41,13 @@ class _GradientChecks:
     If a checked gradient is non-finite, the other gradients of its optimizer are checked, too.
     """
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, tracer: TracerContext) -> None:
+        self._tracer = tracer
         self._reset()
-        sink.bus.subscribe(TraceBegan, lambda _: self._reset())
-        sink.bus.subscribe(BackwardEnded, self._after_backward)
-        sink.bus.subscribe(NonFiniteNorm, self._before_clip)
-        sink.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
+        tracer.bus.subscribe(TraceBegan, lambda _: self._reset())
+        tracer.bus.subscribe(BackwardEnded, self._after_backward)
+        tracer.bus.subscribe(NonFiniteNorm, self._before_clip)
+        tracer.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)
 
     def _reset(self) -> None:
         self._num_passes = 0
@@ -65,17 +65,19 @@ class _GradientChecks:
             return
         thread = event.thread
         self._num_passes += 1
-        entries = self._sink.objects.optimizers.entries
+        entries = self._tracer.objects.optimizers.entries
         if self._num_passes <= _FULL_CHECK_PASSES:
             for entry in entries:
-                if not _update_dormancy(entry) and not entry.gradient_check.check_finite(entry):
+                if not _update_untraced_gradients(entry) and not entry.gradient_check.check_finite(
+                    entry
+                ):
                     self._record(entry, thread)
             return
         round_position = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
         if 0 < round_position <= 2 * len(entries):
             entry = entries[(round_position - 1) // 2]
             # The norm that was read before clipping already shows non-finite gradients.
-            if entry.last_norm_read_step >= entry.num_steps or _update_dormancy(entry):
+            if entry.last_norm_read_step >= entry.num_steps or _update_untraced_gradients(entry):
                 return
             if not entry.gradient_check.check_finite(entry, round_position % 2):
                 self._record(entry, thread)
@@ -84,12 +86,12 @@ class _GradientChecks:
         """Record the non-finite gradients of all optimizers before clipping spreads them."""
         if self._num_records >= _MAX_RECORDS:
             return
-        interner = self._sink.events.interner
+        interner = self._tracer.events.interner
         for code in event.thread.step.codes:
             _, _, _, flags, _ = interner.event(code)
             if "scaled" in flags:  # with a scaled loss, overflow is expected
                 return
-        for entry in self._sink.objects.optimizers.entries:
+        for entry in self._tracer.objects.optimizers.entries:
             self._record(entry, event.thread)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
@@ -99,40 +101,41 @@ class _GradientChecks:
         gradients. Nothing is recorded if non-finite gradients were recorded before, or if the
         previous loss is unknown or non-finite.
         """
-        sink = self._sink
+        tracer = self._tracer
         loss = event.thread.last_loss
         last_loss = math.nan if loss is None else float(loss)
         if self._num_records or not math.isfinite(last_loss):
             return
         # Stop all checks, because later non-finite values are consequences.
         self._num_records = _MAX_RECORDS
-        for entry in sink.objects.optimizers.entries:
-            record = find_corrupted_weights(entry, sink.objects, sink.steps.last, last_loss)
+        for entry in tracer.objects.optimizers.entries:
+            record = find_corrupted_weights(
+                entry, tracer.objects, tracer.steps.last_step, last_loss
+            )
             if record is not None:
                 # "spoiled" is the stored record name of corrupted weights.
                 kind = "gradient" if isinstance(record, NonFiniteGradientRecord) else "spoiled"
-                sink.recorder.write(kind, record)
+                tracer.recorder.write(kind, record)
 
     def _record(self, entry: OptimizerEntry, thread: ThreadState) -> None:
         """Record the non-finite gradients of an optimizer; nothing if all are finite."""
-        sink = self._sink
+        tracer = self._tracer
         record = find_nonfinite_gradients(
-            entry, sink.objects, sink.steps.last + 1, thread.step.losses
+            entry, tracer.objects, tracer.steps.last_step + 1, thread.step.losses
         )
         if record.parameters:
             self._num_records += 1
-            sink.recorder.write("gradient", record)
+            tracer.recorder.write("gradient", record)
             # Sample the membership now, because the program may end before the next step.
-            sink.sampling.membership.ensure_first_sample(sink.steps.last)
+            tracer.sampling.membership.ensure_first_sample(tracer.steps.last_step)
 
 
-def _update_dormancy(entry: OptimizerEntry) -> bool:
-    """Update ``is_dormant`` of an optimizer, and return whether it was dormant before.
+def _update_untraced_gradients(entry: OptimizerEntry) -> bool:
+    """Return whether an optimizer still had gradients from before the trace; update the flag.
 
-    A dormant optimizer has gradients from before the trace, and was not used since. An optimizer is
-    no longer dormant once it has stepped or its gradients were cleared.
+    The flag is cleared once the optimizer has stepped or its gradients were cleared.
     """
-    was_dormant = entry.is_dormant
-    if was_dormant:
-        entry.is_dormant = not (entry.num_steps or entry.gradient_tracker.is_cleared)
-    return was_dormant
+    had_untraced_gradients = entry.has_untraced_gradients
+    if had_untraced_gradients:
+        entry.has_untraced_gradients = not (entry.num_steps or entry.gradient_tracker.is_cleared)
+    return had_untraced_gradients

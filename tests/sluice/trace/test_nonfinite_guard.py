@@ -54,7 +54,7 @@ def copy_steps(monkeypatch):
     steps, copy_states = [], NonFiniteGuard._copy_states
 
     def record_step(guard):
-        steps.append(guard._sink.steps.last)
+        steps.append(guard._tracer.steps.last_step)
         return copy_states(guard)
 
     monkeypatch.setattr(NonFiniteGuard, "_copy_states", record_step)

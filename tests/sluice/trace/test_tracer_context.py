@@ -11,8 +11,8 @@ import sluice.trace
 from sluice.trace import attach
 from sluice.trace.fast_path import install_fast_path
 from sluice.trace.prediction import step_patterns
-from sluice.trace.sink import EventSink
 from sluice.trace.tracer import Tracer
+from sluice.trace.tracer_context import TracerContext
 
 ROOT = Path(sluice.trace.__file__).parent
 PACKAGES = ("hooks", "functional", "sampling", "recording", "objects", "inspection")
@@ -36,8 +36,8 @@ def test_hook_modules_import_neither_the_tracer_nor_the_fast_path(path):
 def test_the_public_members_of_the_tracer_are_those_of_the_protocol():
     lifecycle = {"begin", "detach", "end", "end_process"}
     public = {name for name in dir(Tracer) if not name.startswith("_")}
-    protocol = {*EventSink.__annotations__} | {
-        name for name in vars(EventSink) if not name.startswith("_")
+    protocol = {*TracerContext.__annotations__} | {
+        name for name in vars(TracerContext) if not name.startswith("_")
     }
 
     assert public - lifecycle == protocol

@@ -14,10 +14,10 @@ from sluice.trace.settings import TraceSettings
 from sluice.trace.thread_state import LocalState
 
 
-class EventSink(Protocol):
+class TracerContext(Protocol):
     """Interface of the tracer for hooks: its parts, to which hooks report events, and its settings.
 
-    Hooks keep a reference to the sink, not to its parts, because a forked process gets new parts.
+    Hooks keep a reference to the tracer, not to its parts, because a forked process gets new parts.
     """
 
     is_on: bool
