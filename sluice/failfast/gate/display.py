@@ -32,6 +32,13 @@ _OUTCOME_LABELS: dict[Outcome, tuple[str, str]] = {
 }
 """Short text and style of each outcome."""
 
+_GATE_OUTCOMES = {
+    "pass": ("passed", "green"),
+    "fail": ("failed", "bold red"),
+    "insufficient": ("is inconclusive", "bold red"),
+}
+"""Last words of the sentence about the gate, and their style, by its outcome."""
+
 
 def stderr_console() -> Console:
     """Return a console on stderr for the progress, as wide as the terminal.
@@ -184,6 +191,6 @@ def _result_line(result: CheckResult) -> Text:
 
 
 def _outcome_line(report: GateReport) -> Text:
-    outcome, style = ("passed", "green") if report.passed else ("failed", "bold red")
+    outcome, style = _GATE_OUTCOMES[report.outcome]
     text = Text("The ").append(f"{report.level} gate {outcome}", style=style)
     return text.append(f": {report.counts_text}, in {report.seconds:.1f} s.")

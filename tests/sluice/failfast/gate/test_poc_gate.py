@@ -254,6 +254,9 @@ def test_too_few_rows_are_insufficient_and_do_not_pass(gate):
 
     assert not report.passed
     assert report.outcome == "insufficient"
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(report_page(report))
+    assert f"The minimum gate is inconclusive: {report.counts_text}" in console.export_text()
 
 
 def test_missing_folds_are_reported(gate):
