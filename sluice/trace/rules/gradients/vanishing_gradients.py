@@ -1,5 +1,7 @@
 """Detects gradients that vanish in the layers far from the loss."""
 
+import math
+
 from pydantic import Field
 
 from sluice.base.settings import Settings
@@ -53,6 +55,7 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 (statistics.grad_norms[i] / statistics.weight_norms[i], statistics.parameters[i])
                 for i in weight_positions(trace, statistics)
                 if statistics.weight_norms[i] > 0
+                and math.isfinite(statistics.grad_norms[i])
                 and _PARAMETRIZED not in names[statistics.parameters[i]]
             ]
             if len(ratios) < rule.settings.min_weights_per_step:

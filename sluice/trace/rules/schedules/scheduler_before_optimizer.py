@@ -13,11 +13,13 @@ def _count_early_steps(trace: Trace, scheduler: SchedulerRecord) -> int:
     """
     num_early_steps = 0
     for sequence in trace.sequences:
+        num_scheduler_steps = 0
         for event in sequence.events:
             if event.kind == "schedule" and event.object_id == scheduler.index:
-                num_early_steps += 1
+                num_scheduler_steps += 1
             if event.kind in ("step", "skip") and event.object_id == scheduler.optimizer:
-                return num_early_steps if event.kind == "step" else 0
+                return num_early_steps + num_scheduler_steps if event.kind == "step" else 0
+        num_early_steps += num_scheduler_steps * sequence.count
     return 0
 
 
