@@ -6,8 +6,8 @@ from sluice.tuning.schedulers import is_population_based
 from sluice.tuning.settings import SearchSettings
 
 _DEFAULT_ORDERED_TRIALS = 8
-"""Default number of concurrent trials of an ordered search. The number affects the decisions of the
-search, so the default does not depend on the number of cores."""
+"""Default number of concurrent trials of an ordered search. It does not depend on the number of
+cores, because the number of concurrent trials affects the decisions of the search."""
 
 
 def is_ordered(settings: SearchSettings, compute: ComputeSettings) -> bool:
@@ -42,12 +42,12 @@ def describe_idle_workers(
     num_workers = compute.workers if compute.workers is not None else available_workers
     if num_workers is None or num_workers <= max_trials:
         return ""
-    source = (
+    workers_text = (
         f"compute.workers requests {pluralize(num_workers, 'worker')}"
         if compute.workers is not None
         else f"The cluster has slots for {pluralize(num_workers, 'worker')}"
     )
-    text = f"{source}, but the search uses at most {max_trials}"
+    text = f"{workers_text}, but the search uses at most {max_trials}"
     if max_trials == settings.num_trials:
         return f"{text}, its number of trials (search.num_trials)."
     if settings.concurrent_trials is None:

@@ -1,4 +1,4 @@
-"""Trains one trial on one fold, with pauses between epochs if needed."""
+"""Trains the network of one trial on one fold; the training can pause after each epoch."""
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -15,8 +15,8 @@ from sluice.workloads.prepare_model import prepare_model
 class FoldTraining:
     """Training on one fold that advances to a given epoch and can be continued later.
 
-    Several instances can be advanced in turns. Each has its own random generators, so the weights
-    are bit-identical to those of folds that are trained one after another.
+    Several instances can be advanced in turns. Each instance has its own random generators, so the
+    weights are bit-identical to the weights of folds that are trained one after another.
 
     Args:
         fold: Train and validation rows, and their workload.
@@ -43,7 +43,7 @@ class FoldTraining:
 
     @property
     def history(self) -> tuple[EpochResult, ...]:
-        """Results of all epochs, including those before the state that was resumed."""
+        """Results of all epochs, including the epochs before a resume."""
         return () if self._state is None else self._state.history
 
     def has_ended(self) -> bool:
@@ -68,6 +68,10 @@ class FoldTraining:
 
     def save(self, folder: Path, *, subject: Mapping[str, Any]) -> None:
         """Write the checkpoint of the last epoch.
+
+        Args:
+            folder: Folder of the checkpoint.
+            subject: Values that ``restore_fold`` compares before it restores the checkpoint.
 
         Raises:
             StorageError: As for ``save_checkpoint``.

@@ -45,7 +45,7 @@ def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Return the shortest unique name of each path: its shortest suffix that ends no other path.
+    """Return a short name for each path: its shortest suffix with which no other path ends.
 
     The name of a list item always contains the name of the list.
 
@@ -65,7 +65,7 @@ def _short_name(path: str, other_paths: Sequence[str]) -> str:
 
 
 def table_cells(rows: Sequence[Row], *, width: int) -> tuple[list[list[str]], list[str]]:
-    """Return the cells of the columns that fit into a width, and the names of the other columns.
+    """Return the cells of the columns that fit into a width, and the names of omitted columns.
 
     The cells are grouped by line. The first line is the header.
 
@@ -107,7 +107,8 @@ def omitted_text(names: Sequence[str]) -> str:
 def cell_text(value: object) -> str:
     """Return a value as short text.
 
-    A float has four significant digits, and an import path is shortened to its class name.
+    A float has four significant digits. An import path is shortened to the class name, and a long
+    text is cut.
     """
     if isinstance(value, float):
         return f"{value:.4g}"

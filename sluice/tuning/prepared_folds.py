@@ -30,7 +30,7 @@ class PreparedFold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _CacheEntry:
     """A prepared fold in the cache."""
 
     fold: PreparedFold
@@ -38,8 +38,9 @@ class _Entry:
     """In-place version counters of the fold's tensors when they were created."""
 
 
-_cache: dict[str, dict[str, _Entry]] = {}
-"""Prepared folds of the last study in this process, by key of the study and key of the rows."""
+_cache: dict[str, dict[str, _CacheEntry]] = {}
+"""Prepared folds of the last study in this process, by the JSON text that identifies the study and
+the JSON text of the rows."""
 
 
 def prepare_fold(
@@ -66,8 +67,8 @@ def prepare_fold(
     rows_key = fold.model_dump_json(include={"train", "val"})
     entries = _cache.get(study_key, {})
     entry = entries.get(rows_key)
-    # A network that modifies its inputs in place also modifies cached tensors, which are then
-    # created again.
+    # Create the examples again if a network has modified its inputs, and with them the cached
+    # tensors, in place.
     if entry is None or entry.versions != _versions(entry.fold):
         entry = _create_entry(frame, fold, open_workload(), seed)
         _cache.clear()
@@ -85,13 +86,13 @@ def prepare_fold(
     )
 
 
-def _create_entry(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int) -> _Entry:
+def _create_entry(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int) -> _CacheEntry:
     frame, stream = frame.copy(), RandomStream(seed)
     with stream.active():
         workload = fit_workload(workload, frame, fold)
         train, val = workload.examples(frame, fold.train), workload.examples(frame, fold.val)
     prepared = PreparedFold(workload=workload, train=train, val=val, rng_state=stream.state)
-    return _Entry(fold=prepared, versions=_versions(prepared))
+    return _CacheEntry(fold=prepared, versions=_versions(prepared))
 
 
 def _versions(fold: PreparedFold) -> tuple[int, ...]:
@@ -101,13 +102,13 @@ def _versions(fold: PreparedFold) -> tuple[int, ...]:
     """
     return tuple(
         tensor._version
-        for part in (fold.train, fold.val)
-        for source in (part.x, part.y)
-        for tensor in _tensors(source)
+        for examples in (fold.train, fold.val)
+        for rows in (examples.x, examples.y)
+        for tensor in _tensors(rows)
     )
 
 
-def _tensors(source: Tensor | RowSource) -> Iterable[Tensor]:
-    if isinstance(source, DictRows):
-        return source.tensors.values()
-    return [source] if isinstance(source, Tensor) else []
+def _tensors(rows: Tensor | RowSource) -> Iterable[Tensor]:
+    if isinstance(rows, DictRows):
+        return rows.tensors.values()
+    return [rows] if isinstance(rows, Tensor) else []

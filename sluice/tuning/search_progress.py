@@ -10,8 +10,8 @@ from sluice.tuning.records import TrialRecord
 class SearchProgress:
     """Reports each trial once when it has ended, and with PBT each step of the population.
 
-    The trials of a population all end at the same time, so without messages about its steps there
-    would be no message for hours.
+    All trials of a population end at the same time. Without messages about the steps of the
+    population, there would be no message for hours.
     """
 
     def __init__(self, *, num_trials: int, is_population_based: bool) -> None:

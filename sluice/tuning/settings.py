@@ -12,9 +12,9 @@ Scheduler = Literal["auto", "asha", "pbt", "median", "none"]
 class ClassSettings(Settings):
     """A scheduler or searcher of Ray Tune, given by import path and arguments.
 
-    The value of an argument may have the same form. With ``arguments`` it is an instance of its
-    class, such as a sampler of Optuna. Without ``arguments`` it is the class itself, such as an
-    optimizer of Nevergrad.
+    The value of an argument may itself be a mapping with a class. With ``arguments`` in this
+    mapping, the value is an instance of the class, such as a sampler of Optuna. Otherwise the value
+    is the class itself, such as an optimizer of Nevergrad.
     """
 
     model_config = ConfigDict(

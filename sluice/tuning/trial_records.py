@@ -22,19 +22,20 @@ _FAILED = "ERROR"
 
 @dataclass(frozen=True, slots=True)
 class _RecordedState:
-    """State of a trial when its record was made. While it is unchanged, the record is reused."""
+    """State of a trial when its record was made. The record is reused until the state changes."""
 
     status: str
     attempt: int
     time: float
+    """Epoch of the last report; see ``TrialProxy.time``."""
 
 
 class TrialRecords:
-    """Records of all trials; an update converts only the trials that changed.
+    """Records of all trials. An update converts only the trials that changed since the last one.
 
     Args:
         space: The searched parameters.
-        base: Settings of everything else.
+        base: Settings before the values of a trial replace some of them.
         strategy: Strategy of the search. The reasons of early stops name its scheduler.
     """
 

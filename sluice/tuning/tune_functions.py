@@ -41,8 +41,9 @@ _ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 MIN_QUANTILE = 1e-6
-"""Quantile at which the range of a normal distribution starts; it ends at 1 minus this quantile.
-Both ends are 4.75 standard deviations from the mean. Searchers and plots need a finite range."""
+"""Probability of the quantile at which the range of a normal distribution starts. The range ends at
+1 minus this probability. Both ends are 4.75 standard deviations from the mean. Searchers and plots
+need a finite range."""
 
 
 class TuneFunction(ConditionalParameter):
@@ -143,7 +144,10 @@ class TuneFunction(ConditionalParameter):
         return self.nearest(self.low + position * (self.high - self.low))
 
     def position(self, value: Value) -> float | None:
-        """Return the position of ``value`` on the scale; the quantile for a normal distribution."""
+        """Return the position of ``value`` on the scale.
+
+        For a normal distribution, the position is the cumulative probability.
+        """
         number = float(value)  # type: ignore[arg-type]
         if self.is_normal:
             mean, sd = self.arguments[:2]
@@ -158,7 +162,7 @@ class TuneFunction(ConditionalParameter):
         return int(clipped) if self.is_integer else float(clipped)
 
     def _normal_quantile(self, quantile: float) -> float:
-        """Return a quantile of the normal distribution."""
+        """Return the value of the normal distribution at a cumulative probability."""
         mean, sd = self.arguments[:2]
         return mean + sd * float(ndtri(quantile))
 
@@ -167,7 +171,10 @@ class TuneFunction(ConditionalParameter):
         return value if self.quantum is None else self._multiple(round(value / self.quantum))
 
     def _multiple_near(self, end: float, rounding: Callable[[float], int]) -> float:
-        """Return the multiple of the quantum at an end of the range, rounded into the range."""
+        """Return the end of the range, or the next multiple of the quantum inside the range.
+
+        ``rounding`` rounds towards the inside of the range.
+        """
         if self.quantum is None:
             return float(end)
         nearest = round(end / self.quantum)

@@ -49,15 +49,16 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     # Paths in a user's workload are relative to the working folder of the search.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # The journal contains the state. Tune's own snapshot is only for users who read its folder.
+    # Tune's own snapshot is written once a minute. It is needed only by users who read Tune's
+    # folder, because the journal contains the state of the study.
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
 }
 """Environment variables of Ray that are set during a search."""
 
 _LOG_LEVELS = {
     "ray.tune": logging.WARNING,  # at INFO, PBT logs a line for each copy
-    # These loggers warn about missing files of finished trials when a study is resumed. The files
-    # are in the folders of the first run.
+    # When a study is resumed, these loggers warn about missing files of finished trials, although
+    # the files are in the folders of the first run.
     "ray.tune.logger": logging.ERROR,
     "ray.tune.analysis": logging.ERROR,
 }
@@ -122,13 +123,13 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         trial_limit = None
         if max_trials is not None:
             is_number_of_trials = max_trials == plan.settings.num_trials
-            name = "search.num_trials" if is_number_of_trials else "search.concurrent_trials"
-            trial_limit = (name, max_trials)
-        message = (
+            setting = "search.num_trials" if is_number_of_trials else "search.concurrent_trials"
+            trial_limit = (setting, max_trials)
+        idle_slots_message = (
             describe_idle_slots(ray, plan.compute, trial_limit) if plan.compute.address else ""
         )
-        if message:
-            plan.log(message)
+        if idle_slots_message:
+            plan.log(idle_slots_message)
         storage, filesystem = tune_storage(plan.compute, plan.folder, plan.log)
         metric = metric_of(plan.strategy)
         scheduler = make_scheduler(
@@ -204,7 +205,7 @@ def _require_local_driver(compute: ComputeSettings) -> None:
 
 @contextlib.contextmanager
 def _quiet_ray_logs() -> Iterator[None]:
-    """Suppress log messages of Ray that the search prints itself, or that are wrong on resuming."""
+    """Suppress Ray's log messages that repeat those of the search or are wrong after a resume."""
     levels = {name: logging.getLogger(name).level for name in _LOG_LEVELS}
     for name, level in _LOG_LEVELS.items():
         logging.getLogger(name).setLevel(level)

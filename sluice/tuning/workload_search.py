@@ -43,11 +43,11 @@ def search_workload(
     Args:
         workload: Import path of the workload, 'module:Class'.
         workload_settings: Settings of the workload as plain values.
-        base: Settings of everything that is not searched.
+        base: Settings before the values of a trial replace some of them.
         space: The search space; the default space of the architecture if None.
-        settings: The budget, and how it is used.
+        settings: Number of trials, and how they are suggested and stopped.
         table: Record of the feature frame.
-        folds: All folds of the pipeline; ``settings.folds`` selects those of the search.
+        folds: All folds of the pipeline; ``settings.folds`` selects the folds of the search.
         artifacts: Folder of the artifact store that contains the feature frame.
         folder: Folder of this search only.
         on_report: Called after every report.
@@ -64,8 +64,8 @@ def search_workload(
         SettingsError: The selected device is not reserved for workers.
     """
     if is_population_based(settings.scheduler):
-        # A weak trial of a population continues with the weights of another trial. Early stopping,
-        # which would end it instead, is disabled.
+        # Disable early stopping, because it would end a weak trial of a population. Instead, a weak
+        # trial continues with the weights of another trial.
         training = base.training.model_copy(update={"patience_epochs": base.training.max_epochs})
         base = base.model_copy(update={"training": training})
     objective = TrainingObjective(

@@ -21,7 +21,7 @@ class SeededRandom:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Seed the generators inside the context, and restore the program's states afterwards.
+        """Seed the generators inside the context, and restore their previous states afterwards.
 
         A nested step is part of the outer step and does not seed the generators again.
         """

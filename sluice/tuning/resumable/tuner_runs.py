@@ -1,7 +1,7 @@
 """Registers the study that the scheduler and the searcher of one ``Tuner`` share, by journal path.
 
-Tune copies the scheduler and the searcher, so they cannot share the study by reference. Therefore a
-module-level variable contains the latest run of each study.
+Tune copies the scheduler and the searcher, so they cannot share a study object. Therefore they find
+the latest run of the study in a module-level variable.
 """
 
 import time
@@ -47,8 +47,8 @@ class TunerRun:
 
     Args:
         path: Path of the journal.
-        open_study: Function of the searcher that opens the journal, and replays it into copies of
-            the scheduler and the searcher.
+        open_study: Function that gets the searcher, opens the journal, and replays it into copies
+            of the scheduler and the searcher.
     """
 
     def __init__(self, path: Path, open_study: Callable[[Searcher | None], StudyHandle]) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 from sluice.tuning.resumable import tune_trials
 
 _GRANT_TIMEOUT_S = 0.25
-"""Time within which Ray grants free resources, even on a machine with high load [s]. A request that
+"""Ray grants free resources within this time, even on a machine with high load [s]. A request that
 waits longer shows that the cluster is full."""
 
 _CAPACITY_TTL_S = 30.0
-"""Time for which a full cluster is assumed to stay full, after which nodes may have joined [s]."""
+"""A full cluster is assumed to stay full for this time [s]. Afterwards, nodes may have joined."""
 
 
 class WorkerAvailability:
@@ -39,7 +39,10 @@ class WorkerAvailability:
         return sum(tune_trials.count_workers(controller)) >= self._limit
 
     def is_full(self, controller: Any) -> bool:
-        """Return whether all workers are in use, so that a trial must release one for another."""
+        """Return whether all workers are in use.
+
+        Another trial can then start only if a trial releases its worker.
+        """
         now = time.monotonic()
         num_live, num_pending = tune_trials.count_workers(controller)
         if tune_trials.has_idle_worker(controller):

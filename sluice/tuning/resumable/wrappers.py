@@ -166,7 +166,7 @@ def resumable(
     Every suggestion and every report is written to the journal before it takes effect. When the
     program runs again with the same journal, the journal is replayed into new objects, and trials
     resume from their last checkpoints. The study then ends with the same trials, early stops and
-    copies of weights as an uninterrupted one.
+    copies of weights as an uninterrupted study.
 
     Args:
         wrapped: A new scheduler or searcher. A searcher must have a fixed seed.
@@ -175,11 +175,11 @@ def resumable(
         time_attr: Name of a reported counter that increases with training and is stored in the
             checkpoint, such as "epoch"; required for a scheduler. Fields that Tune itself adds to a
             result are refused: ``training_iteration`` restarts at 1 after a restore.
-        ordered: Pass reports to the scheduler in an order that does not depend on the speed of
-            workers. The same study then makes the same decisions with any number of workers.
+        ordered: Whether to pass reports to the scheduler in an order that does not depend on the
+            speed of workers. The study then makes the same decisions with any number of workers.
         concurrency: Maximum number of concurrent trials, at least 1. With ``ordered`` it is
             required and affects the decisions. Without ``ordered``, None means as many as the
-            cluster has workers, including workers that join later.
+            cluster has workers, including workers of machines that join later.
         seed: Seed of the scheduler's random numbers, such as the perturbations of PBT.
         errors: What happens when a trial has failed more than ``max_failures`` times: "record"
             records the failure, and the study continues; "stop" records nothing and ends ``fit``

@@ -20,7 +20,7 @@ BATCH = "training.batch_rows"
         (
             100,
             4,
-            "No trial has the settings of the pipeline file, so the winner may be worse than "
+            "No trial has the settings of the pipeline file, so their loss may be lower than "
             "them. Outside the space: training.batch_rows 100 (space: 8..64, powers of two).",
         ),
         (100, 2, None),  # with two leading parameters it is not searched
