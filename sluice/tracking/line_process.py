@@ -1,6 +1,7 @@
 """Sends lines to a separate process without blocking; only ``close`` waits for that process.
 
-The sender may be a training: a process that is slow, hangs or has ended must not delay it.
+The sender may be a training, which must not be delayed by a process that is slow, hangs or has
+ended.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from sluice.base.redaction import redact
 from sluice.tracking.client_process import ClientFailed, package_environment
 
 _MAX_PENDING_BYTES = 16 * 1024 * 1024
-"""Largest size of the lines that wait in memory. An epoch of a fold run needs about 300 bytes."""
+"""Maximum size of the lines that wait in memory. An epoch of a fold run needs about 300 bytes."""
 
 
 class LineProcess:
@@ -45,7 +46,8 @@ class LineProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
-            # Ctrl-C does not reach the process, and one kill ends its children too.
+            # With a new session, Ctrl-C does not reach the process, and one kill also ends the
+            # child processes.
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -56,7 +58,7 @@ class LineProcess:
         """Send one line, which ends with a newline; returns at once.
 
         Raises:
-            ClientFailed: The process has ended, or is too slow. It is killed.
+            ClientFailed: The process has ended, or was killed because it is too slow.
         """
         self._pending_bytes += line
         if len(self._pending_bytes) > _MAX_PENDING_BYTES:
@@ -68,7 +70,7 @@ class LineProcess:
         """End the process after it has read all lines, and wait for it.
 
         Raises:
-            ClientFailed: The process failed, or was not finished in time and was killed.
+            ClientFailed: The process failed, or was killed because it exceeded the time limit.
         """
         deadline = time.monotonic() + timeout_s
         try:

@@ -86,7 +86,7 @@ def _sampler(proposals: str, *, seed: int, startup_trials: int) -> Any:
 
 @functools.cache
 def _optuna_search() -> Any:
-    """Return the searcher class. It is not defined at module level, because that would import Ray."""
+    """Return the searcher class. A definition at module level would import Ray."""
     from ray.tune.search.optuna import OptunaSearch
 
     class QuietOptunaSearch(OptunaSearch):

@@ -39,8 +39,8 @@ class StudySummary(Record):
                 for path in outside_paths
             )
             lines.append(
-                "No trial has the settings of the pipeline file, so their loss may be lower than "
-                f"the winner's. Outside the space: {outside_values}."
+                "No trial has the settings of the pipeline file, so the loss with these settings "
+                f"may be lower than the winner's. Outside the space: {outside_values}."
             )
         if failed_trials:
             lines.append(
