@@ -44,10 +44,10 @@ class CheckpointCleanup:
         """Remove the checkpoints that are no longer needed after an event."""
         if not event.checkpoint:
             return
-        previous = self._last_paths.get(event.trial)
+        previous_path = self._last_paths.get(event.trial)
         self._last_paths[event.trial] = event.checkpoint
-        if previous is not None and previous != event.checkpoint:
-            self._replaced_paths.add(previous)
+        if previous_path is not None and previous_path != event.checkpoint:
+            self._replaced_paths.add(previous_path)
         unneeded_paths = self._replaced_paths - study.checkpoints_needed()
         self._replaced_paths -= unneeded_paths
         for path in sorted(unneeded_paths):

@@ -5,7 +5,7 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.tuning.schedulers import is_population_based
 from sluice.tuning.settings import SearchSettings
 
-_DEFAULT_ORDERED_TRIALS = 8
+_DEFAULT_CONCURRENT_TRIALS = 8
 """Default number of concurrent trials of an ordered search. It does not depend on the number of
 cores, because the number of concurrent trials affects the decisions of the search."""
 
@@ -22,7 +22,9 @@ def max_concurrent_trials(settings: SearchSettings, compute: ComputeSettings) ->
     if is_population_based(settings.scheduler):
         return settings.num_trials
     return (
-        min(_DEFAULT_ORDERED_TRIALS, settings.num_trials) if is_ordered(settings, compute) else None
+        min(_DEFAULT_CONCURRENT_TRIALS, settings.num_trials)
+        if is_ordered(settings, compute)
+        else None
     )
 
 
@@ -32,8 +34,8 @@ def describe_idle_workers(
     """Return a message if a limit on concurrent trials leaves workers idle; "" otherwise.
 
     Args:
-        settings: Number of trials, and the limit on concurrent trials.
-        compute: Number of requested workers.
+        settings: Settings with the number of trials and the limit on concurrent trials.
+        compute: Settings with the number of requested workers.
         available_workers: Number of workers that fit on the cluster; None if unknown.
     """
     max_trials = max_concurrent_trials(settings, compute)
@@ -56,6 +58,6 @@ def describe_idle_workers(
             f"{2 * num_workers}, or search.ordered to false; both start a new search."
         )
     return (
-        f"{text} (search.concurrent_trials). The number affects the decisions: raising it, to "
-        f"about {2 * num_workers}, starts a new search."
+        f"{text} (search.concurrent_trials). To use all workers, raise this setting to about "
+        f"{2 * num_workers}. That starts a new search, because the setting affects the decisions."
     )

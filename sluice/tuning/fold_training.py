@@ -37,9 +37,9 @@ class FoldTraining:
     ) -> None:
         self._trial_settings = trial_settings
         self._seed, self._data_seed = seed, data_seed
-        self._stream = RandomStream(seed, fold.rng_state)
+        self._random_stream = RandomStream(seed, fold.rng_state)
         self._fold, self._state = fold, state
-        self._epochs: Generator[EpochResult, None, None] | None = None
+        self._epoch_results: Generator[EpochResult, None, None] | None = None
 
     @property
     def history(self) -> tuple[EpochResult, ...]:
@@ -61,10 +61,10 @@ class FoldTraining:
             SluiceError: As for ``training.loop.train``; exceptions of user code are passed on.
         """
         while len(self.history) < until_epoch and not self.has_ended():
-            with self._stream.active(), deterministic():
-                if self._epochs is None:
-                    self._epochs = self._start()
-                next(self._epochs)
+            with self._random_stream.active(), deterministic():
+                if self._epoch_results is None:
+                    self._epoch_results = self._start()
+                next(self._epoch_results)
 
     def save(self, folder: Path, *, subject: Mapping[str, Any]) -> None:
         """Write the checkpoint of the last epoch.
@@ -81,8 +81,8 @@ class FoldTraining:
 
     def close(self) -> None:
         """Release the network and its examples."""
-        if self._epochs is not None:
-            self._epochs.close()
+        if self._epoch_results is not None:
+            self._epoch_results.close()
 
     def _start(self) -> Generator[EpochResult, None, None]:
         fold, trial_settings = self._fold, self._trial_settings

@@ -21,7 +21,8 @@ from sluice.tuning.records import SearchResult, TrialRecord
 from sluice.tuning.spaces import WORKLOAD_GROUP, Space, split_path
 
 MIN_TRIALS = 10
-"""Minimum number of trials to measure importance. With fewer, the random forest fits noise."""
+"""Importance is measured if at least this number of trials has a finite loss. With fewer trials,
+the random forest fits noise."""
 MIN_FIT = 0.2
 """The importance counts as meaningful if the out-of-bag R2 of the random forest is at least this
 value. For 60 trials with random losses, the R2 is lower."""
@@ -71,8 +72,8 @@ class Importance(Record):
     at_epoch: int = Field(description="Epoch at which trials were compared; 0 if insufficient.")
     num_trials: int = Field(description="Number of trials with a finite loss.")
     fit: float = Field(
-        description="Out-of-bag R2 of the random forest on the ranks of the losses; 0 if negative "
-        "or insufficient."
+        description="Out-of-bag R2 of the random forest on the ranks of the losses; 0 if it is "
+        "negative or was not computed."
     )
     parameters: tuple[ParameterReport, ...] = Field(
         description="Parameters, the most important first."
@@ -91,7 +92,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     dominate. The importance of a parameter is the increase of the forest's error when the values of
     that parameter are permuted. For the sensitivity, the same value of the parameter is inserted
     into all trials in which the parameter is active. The mean of the predicted ranks is converted
-    to a loss. This is repeated for each value of a grid.
+    to a loss. These steps are repeated for each value of a grid over the range.
 
     Args:
         result: Result of the search.
@@ -129,7 +130,12 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
         loss_iqr = math.inf  # so that no edge is reported: the sensitivity is noise
     reports = [
         _report_parameter(
-            path, parameter, float(shares_D[d]), forest.curve(d, parameter), result, loss_iqr
+            path,
+            parameter,
+            float(shares_D[d]),
+            forest.sensitivity_curve(d, parameter),
+            result,
+            loss_iqr,
         )
         for d, (path, parameter) in enumerate(searched_parameters.items())
     ]
@@ -169,13 +175,16 @@ class _Forest:
         permuted_SND = np.tile(self.values_ND, (_NUM_PERMUTATIONS + 1, 1, 1))
         for permuted_ND in permuted_SND[1:]:
             permuted_ND[:, column] = rng.permutation(permuted_ND[:, column])
-        predicted = self._regressor.predict(np.concatenate(permuted_SND))
-        ranks_SN = predicted.reshape(_NUM_PERMUTATIONS + 1, -1)
+        predicted_ranks = self._regressor.predict(np.concatenate(permuted_SND))
+        ranks_SN = predicted_ranks.reshape(_NUM_PERMUTATIONS + 1, -1)
         error_S = ((ranks_SN - self.ranks_N) ** 2).mean(axis=1)
         return max(0.0, float(error_S[1:].mean() - error_S[0]))
 
-    def curve(self, column: int, parameter: Parameter) -> tuple[SensitivityPoint, ...]:
-        """Return the loss at the mean predicted rank, for each value of a grid over the range."""
+    def sensitivity_curve(self, column: int, parameter: Parameter) -> tuple[SensitivityPoint, ...]:
+        """Return the loss at the mean predicted rank, for each value of a grid over the range.
+
+        The result is empty if the parameter is inactive in all trials.
+        """
         grid = _grid_values(parameter)
         active_ND = self.values_ND[self.values_ND[:, column] != _INACTIVE]
         if not len(active_ND):

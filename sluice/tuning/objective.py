@@ -139,24 +139,24 @@ class TrainingObjective:
         trainings, num_damaged = self._open_trainings(trial_settings, start)
         epochs_done = max(len(training.history) for training in trainings.values())
         max_epochs = trial_settings.training.max_epochs
-        next_reports = {epoch for epoch in report_epochs if epochs_done < epoch < max_epochs}
+        next_report_epochs = {epoch for epoch in report_epochs if epochs_done < epoch < max_epochs}
         with contextlib.ExitStack() as stack:
             for training in trainings.values():
                 stack.callback(training.close)
-            for epoch in sorted(next_reports | {max_epochs}):
+            for epoch in sorted(next_report_epochs | {max_epochs}):
                 for fold_id, training in trainings.items():
                     with _name_fold_in_errors(fold_id):
                         training.advance(epoch)
-                report = self._report(trainings, max_epochs, num_damaged)
+                report = self._make_report(trainings, max_epochs, num_damaged)
                 yield report
                 num_damaged = 0
                 if report.is_finished:
                     return
 
-    def _open_workload(self, searched: Mapping[str, Any] | None = None) -> Workload:
+    def _open_workload(self, searched_settings: Mapping[str, Any] | None = None) -> Workload:
         """Build the workload; the searched settings of a trial override its settings."""
         sys.path.extend(folder for folder in self.sys_path if folder not in sys.path)
-        settings = self.workload_settings | dict(searched or {})
+        settings = self.workload_settings | dict(searched_settings or {})
         return load_workload(self.workload, settings, where=self.workload)
 
     def _open_trainings(
@@ -191,7 +191,7 @@ class TrainingObjective:
             )
         return trainings, num_damaged
 
-    def _report(
+    def _make_report(
         self, trainings: dict[int, FoldTraining], max_epochs: int, num_damaged: int
     ) -> TrialReport:
         histories = [training.history for training in trainings.values()]
@@ -277,23 +277,24 @@ def select_search_folds(folds: tuple[Fold, ...], selected_ids: tuple[int, ...]) 
     Raises:
         ContractError: A fold is unknown, or its rows are test rows of some fold.
     """
-    by_id = {fold.fold_id: fold for fold in folds}
-    unknown_ids = sorted(set(selected_ids) - by_id.keys())
+    fold_by_id = {fold.fold_id: fold for fold in folds}
+    unknown_ids = sorted(set(selected_ids) - fold_by_id.keys())
     if unknown_ids:
         raise ContractError(
-            f"search.folds contains {unknown_ids[0]}, but the folds are {sorted(by_id)}.",
+            f"search.folds contains {unknown_ids[0]}, but the folds are {sorted(fold_by_id)}.",
             fix="Correct search.folds.",
         )
     for fold_id in selected_ids:
-        for rows in (by_id[fold_id].train, by_id[fold_id].val):
-            for other in folds:
-                if rows.start < other.test.stop and other.test.start < rows.stop:
+        for rows in (fold_by_id[fold_id].train, fold_by_id[fold_id].val):
+            for other_fold in folds:
+                test_rows = other_fold.test
+                if rows.start < test_rows.stop and test_rows.start < rows.stop:
                     raise ContractError(
                         f"The search cannot use fold {fold_id}: its rows {rows.start}:{rows.stop} "
-                        f"contain test rows of fold {other.fold_id} "
-                        f"({other.test.start}:{other.test.stop}).",
+                        f"contain test rows of fold {other_fold.fold_id} "
+                        f"({test_rows.start}:{test_rows.stop}).",
                         cause="The winner would be evaluated on rows by which it was selected.",
-                        fix="Search on folds whose rows precede all test rows; with walk-forward "
-                        "folds that is fold 0.",
+                        fix="Search on folds whose rows precede all test rows: with walk-forward "
+                        "folds, only on fold 0.",
                     )
-    return tuple(by_id[fold_id] for fold_id in selected_ids)
+    return tuple(fold_by_id[fold_id] for fold_id in selected_ids)

@@ -74,7 +74,7 @@ class LogUniform(_Range):
         )
 
     def nearest(self, value: float) -> float:
-        """Return the nearest value of the range; 0 if ``value`` is 0 and 0 is allowed."""
+        """Return the nearest value of the range, or 0 for 0 if the parameter may be off."""
         return 0.0 if self.may_be_off and not value else min(max(value, self.low), self.high)
 
 

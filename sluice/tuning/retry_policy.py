@@ -65,7 +65,7 @@ def failure_reason(error: Exception, params: Params) -> str:
         return str(error)
     if is_transient(error):
         raise transient_error(error, params) from error
-    return f"{_describe(error)}."
+    return f"{_error_text(error)}."
 
 
 def transient_error(error: Exception, params: Params) -> SluiceError:
@@ -77,12 +77,12 @@ def transient_error(error: Exception, params: Params) -> SluiceError:
     if is_out_of_memory(error):
         return interrupted_trial_error(
             params,
-            _describe(error),
+            _error_text(error),
             cause="The trial needs more memory than is free.",
             advice=memory_advice(MEMORY_SETTINGS),
         )
     cause = "Memory, a device or a file failed, which may be unrelated to the values."
-    return interrupted_trial_error(params, _describe(error), cause=cause)
+    return interrupted_trial_error(params, _error_text(error), cause=cause)
 
 
 def interrupted_trial_error(
@@ -106,5 +106,5 @@ def interrupted_trial_error(
     )
 
 
-def _describe(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{describe_error(error)} (raised {locate_error(error)})"
