@@ -62,9 +62,9 @@ def settings_from_schedule(
     The values of the first step become settings, and later steps become ``training.changes``.
 
     Args:
-        base: Settings of everything that is not searched.
+        base: Settings before the values of a trial replace some of them.
         schedule: Values of the trial from the first epoch on.
-        where: Source of the values, for the message.
+        where: Source of the values, for error messages.
 
     Raises:
         SettingsError: The settings classes refuse a value.

@@ -69,8 +69,8 @@ def make_scheduler(
         "quantile_fraction": _EXPLOIT_QUANTILE,
         "resample_probability": _RESAMPLE_PROBABILITY,
         "perturbation_factors": _PERTURBATION_FACTORS,
-        "hyperparam_mutations": _mutations(changing_parameters),
-        "hyperparam_bounds": _bounds(changing_parameters),
+        "hyperparam_mutations": _hyperparam_mutations(changing_parameters),
+        "hyperparam_bounds": _hyperparam_bounds(changing_parameters),
         "custom_explore_fn": ClipToRange(
             {
                 config_key(path, parameter): parameter
@@ -124,7 +124,7 @@ class ClipToRange:
     """Parameters by key of Tune's config."""
 
     def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the config with each changed value replaced by the nearest value of its range."""
+        """Return the config, with the nearest value of the range for each parameter."""
         return config | {
             name: encode_one(parameter, decode_one(parameter, config[name]))
             for name, parameter in self.parameters.items()
@@ -132,7 +132,7 @@ class ClipToRange:
         }
 
 
-def _mutations(changing_parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+def _hyperparam_mutations(changing_parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     return {
         # From a list, PBT takes a neighbouring or a random option. For a parameter that may be off,
         # only the range is passed, so that PBT never turns the parameter off.
@@ -143,7 +143,7 @@ def _mutations(changing_parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     }
 
 
-def _bounds(changing_parameters: Mapping[str, Parameter]) -> dict[str, list[Any]]:
+def _hyperparam_bounds(changing_parameters: Mapping[str, Parameter]) -> dict[str, list[Any]]:
     return {
         config_key(path, parameter): [
             encode_one(parameter, parameter.value_at(end)) for end in (0.0, 1.0)

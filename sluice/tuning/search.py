@@ -121,7 +121,7 @@ def run_search(
         study = run(plan, on_event)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"The search was stopped with {_num_ended(trials)} of "
+            f"The search was stopped with {_count_ended_trials(trials)} of "
             f"{pluralize(settings.num_trials, 'trial')} ended.",
             fix="Run again to resume: finished work is kept.",
         ) from None
@@ -132,7 +132,7 @@ def run_search(
     return result
 
 
-def _num_ended(trials: tuple[TrialRecord, ...]) -> int:
+def _count_ended_trials(trials: tuple[TrialRecord, ...]) -> int:
     return sum(trial.state != "running" for trial in trials)
 
 

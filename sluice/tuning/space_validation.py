@@ -46,8 +46,8 @@ def workload_setting_names(space: Space) -> tuple[str, ...]:
     """Return the names of the workload settings that a space uses in a path or in a condition."""
     paths = [*space.parameters]
     paths += [p.when.path for p in space.parameters.values() if p.when is not None]
-    parts = [split_path(path) for path in paths]
-    return tuple(dict.fromkeys(name for group, name, _ in parts if group == WORKLOAD_GROUP))
+    groups_and_names = [split_path(path)[:2] for path in paths]
+    return tuple(dict.fromkeys(name for group, name in groups_and_names if group == WORKLOAD_GROUP))
 
 
 def require_valid_workload_settings(
@@ -90,7 +90,7 @@ def _require_no_overrides(space: Space, base: TrialSettings) -> None:
                 raise SettingsError(
                     f"'{path}' cannot be searched while training.changes sets it after epoch "
                     f"{change.from_epoch}: the change would override the value of the trial.",
-                    fix="Remove it from training.changes or from the space.",
+                    fix="Remove this setting from training.changes or from the space.",
                 )
 
 

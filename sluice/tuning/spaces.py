@@ -21,8 +21,14 @@ from sluice.tuning.parameters import Parameter, Params, Value, boundary_values
 WORKLOAD_GROUP = "workload"
 """First part of the path of a workload setting."""
 OPTIMIZER_PATH = "training.optimizer"
-_GROUPS: Mapping[str, type[Settings]] = {"model": ModelSettings, "training": TrainSettings}
-_MAPPINGS = {"model.options": "model.architecture", "training.optimizer_arguments": OPTIMIZER_PATH}
+_SETTINGS_CLASSES: Mapping[str, type[Settings]] = {
+    "model": ModelSettings,
+    "training": TrainSettings,
+}
+_SEARCHABLE_MAPPINGS = {
+    "model.options": "model.architecture",
+    "training.optimizer_arguments": OPTIMIZER_PATH,
+}
 """Mappings whose entries can be searched, by path of the mapping. The value is the path of the
 setting that determines which entries are valid."""
 _NOT_SEARCHABLE = {
@@ -32,7 +38,7 @@ _NOT_SEARCHABLE = {
     "training.micro_batch_rows": "It changes results by rounding only.",
     "training.recompute_activations": "It changes results by rounding only.",
     **{f"training.{name}": "It changes no result." for name in sorted(SETTINGS_WITHOUT_EFFECT)},
-    **{path: f"Search one of its entries, as '{path}.NAME'." for path in _MAPPINGS},
+    **{path: f"Search one of its entries, as '{path}.NAME'." for path in _SEARCHABLE_MAPPINGS},
     f"{WORKLOAD_GROUP}.folds": "Losses on different rows cannot be compared.",
 }
 """Paths that cannot be searched, each with the reason for the user."""
@@ -150,10 +156,13 @@ class TrialSettings(Settings):
             for group, settings in (("model", self.model), ("training", self.training))
         }
         values_by_group[WORKLOAD_GROUP] = dict(self.workload_settings)
-        for mapping, owner in _MAPPINGS.items():
-            group, name, _ = split_path(mapping)
-            is_same = params.get(owner, self.value(owner)) == self.value(owner)
-            values_by_group[group][name] = dict(values_by_group[group][name]) if is_same else {}
+        for mapping_path, owner_path in _SEARCHABLE_MAPPINGS.items():
+            group, name, _ = split_path(mapping_path)
+            base_owner = self.value(owner_path)
+            has_base_owner = params.get(owner_path, base_owner) == base_owner
+            values_by_group[group][name] = (
+                dict(values_by_group[group][name]) if has_base_owner else {}
+            )
         for path, value in params.items():
             group, name, mapping_key = split_path(path)
             if not mapping_key:
@@ -191,7 +200,9 @@ def _convert_choice(parameter: Any) -> Any:
 
 
 def _require_searchable(path: str) -> None:
-    known_paths = [f"{group}.{name}" for group, cls in _GROUPS.items() for name in cls.model_fields]
+    known_paths = [
+        f"{group}.{name}" for group, cls in _SETTINGS_CLASSES.items() for name in cls.model_fields
+    ]
     if path in _NOT_SEARCHABLE:
         raise SettingsError(
             f"'{path}' cannot be searched. {_NOT_SEARCHABLE[path]}", fix="Remove it from the space."
@@ -201,7 +212,7 @@ def _require_searchable(path: str) -> None:
     # Names of mapping entries and of workload settings are unknown here. The network, the optimizer
     # or the workload checks them later.
     unchecked_name = ""
-    if mapping in _MAPPINGS:
+    if mapping in _SEARCHABLE_MAPPINGS:
         unchecked_name = mapping_key
     elif group == WORKLOAD_GROUP and not mapping_key:
         unchecked_name = name
@@ -214,7 +225,9 @@ def _require_searchable(path: str) -> None:
         searchable = sorted(set(known_paths) - _NOT_SEARCHABLE.keys())
         hint = f" Did you mean '{paths_with_name[0]}'?" if paths_with_name else ""
         hint = hint or suggest_nearest(path, searchable)
-        patterns = [f"{mapping}.NAME" for mapping in _MAPPINGS] + [f"{WORKLOAD_GROUP}.NAME"]
+        patterns = [f"{mapping}.NAME" for mapping in _SEARCHABLE_MAPPINGS] + [
+            f"{WORKLOAD_GROUP}.NAME"
+        ]
         raise SettingsError(
             f"'{path}' is not a searchable parameter.{hint}",
             fix=f"Use one of: {', '.join([*searchable, *patterns])}.",
@@ -226,7 +239,11 @@ def _require_valid(path: str, value: Value) -> None:
     if group == WORKLOAD_GROUP:
         return
     require_field_value(
-        _GROUPS[group], name, {mapping_key: value} if mapping_key else value, path=path, value=value
+        _SETTINGS_CLASSES[group],
+        name,
+        {mapping_key: value} if mapping_key else value,
+        path=path,
+        value=value,
     )
 
 

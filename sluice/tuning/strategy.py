@@ -1,6 +1,7 @@
 """Selects how a search suggests and stops trials, by its number of trials."""
 
 from sluice.base.errors import SettingsError
+from sluice.base.pluralize import pluralize
 from sluice.training.settings import CHANGEABLE_SETTINGS, may_change
 from sluice.tuning.parameters import Choice, Value, boundary_values
 from sluice.tuning.records import Strategy
@@ -47,7 +48,8 @@ def plan_search(
         make_scheduler(settings, strategy, searched_space, base.training.max_epochs)
     if settings.searcher is not None:
         searcher = make_searcher(settings, strategy, searched_space, base, metric_of(strategy))
-        # Some libraries are imported, or check the space, only when the first trial is suggested.
+        # Let the searcher suggest a trial. Only then, some libraries are imported or check the
+        # space.
         path = settings.searcher.path
         arguments = settable_arguments(import_class(path, what="searcher"))
         call_library(
@@ -173,7 +175,7 @@ def _possible_optimizers(path: str, space: Space, base: TrialSettings) -> list[V
 
 
 def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) -> tuple[int, ...]:
-    """Return the epochs, before the last one, after which a trial reports."""
+    """Return the epochs after which a trial reports, without the last epoch."""
     grace = grace_epochs(settings, max_epochs)
     if scheduler == "none":
         return ()
@@ -203,7 +205,7 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
     if max_epochs <= interval:
         raise SettingsError(
             f"PBT changes values every {interval} epochs (perturbation_epochs), but trials end "
-            f"after {max_epochs} (max_epochs).",
+            f"after {pluralize(max_epochs, 'epoch')} (max_epochs).",
             fix="Raise training.max_epochs or lower perturbation_epochs.",
         )
     return Strategy(

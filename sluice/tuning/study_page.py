@@ -42,8 +42,9 @@ def study_page(summary: StudySummary, *, title: str, unit: str, results: str = "
         f'<p class="soft">{escape(_strategy_text(summary))}</p>',
         f'<div class="card good"><h3>Trial {result.best} has the lowest validation loss, '
         f"{result.winner.loss:.4g} {escape(unit)}</h3>{_winner_table(summary)}"
-        '<p class="soft">The best of many trials is optimistically biased. Its true value is '
-        "measured by training it on all seeds and folds and scoring rows outside the search.</p>"
+        '<p class="soft">The best loss of many trials is optimistically biased. For an unbiased '
+        "loss, train with these settings on all seeds and folds, and score rows outside the "
+        "search.</p>"
         "</div>",
         *(f'<div class="card unsure">{escape(line)}</div>' for line in summary.warnings),
         "<h2>Trials</h2>",
@@ -80,7 +81,7 @@ def _strategy_text(summary: StudySummary) -> str:
     )
     return (
         f"{result.strategy.reason} {strategy_text(result.strategy).capitalize()}"
-        f"{stopped_text}{exploits_text}; {result.seconds:.0f} s of work."
+        f"{stopped_text}{exploits_text}; {result.seconds:.0f} s of worker time."
     )
 
 

@@ -98,7 +98,7 @@ def trial_rows(trials: Sequence[TrialRecord]) -> list[dict[str, object]]:
 
 
 def display_value(params: Params, path: str) -> object:
-    """Return the value of a parameter for display; 'off' or 'not active' if it has no effect."""
+    """Return the value of a parameter for display: 'off' for 0.0, 'not active' if inactive."""
     if path not in params:
         return "not active"
     value = params[path]

@@ -193,14 +193,14 @@ def trial_reports(
 
 
 def _convert_reports(
-    reports: Iterator[TrialReport], schedule: tuple[ScheduleStep, ...], num_reported: int
+    reports: Iterator[TrialReport], schedule: tuple[ScheduleStep, ...], num_reported_epochs: int
 ) -> Iterator[TuneReport]:
     """Convert the reports of an objective. If the training fails, the last report is the failure.
 
     Args:
         reports: Reports of the objective.
         schedule: Values of the trial, including the values with which it starts or continues.
-        num_reported: Number of epochs that were already reported.
+        num_reported_epochs: Number of epochs that were already reported.
     """
     params = schedule[-1].params
     while True:
@@ -208,27 +208,33 @@ def _convert_reports(
         try:
             report = next(reports, None)
         except Exception as error:  # worker boundary: user code may raise anything
-            failure = failure_reason(error, params)
+            failure_text = failure_reason(error, params)
         else:
             if report is None:
                 return
-            failure = _describe_non_finite_loss(report.epochs)
+            failure_text = _describe_non_finite_loss(report.epochs)
         seconds = perf_counter() - started
-        if failure:
-            yield _failure_report(failure, num_reported + 1, seconds)
+        if failure_text:
+            yield _failure_report(failure_text, num_reported_epochs + 1, seconds)
             return
         assert report is not None
         epochs_done = len(report.epochs)
         # A training that had ended before it was resumed has nothing new to report.
-        if epochs_done > num_reported:
-            yield _progress_report(report, schedule, num_reported=num_reported, seconds=seconds)
-            num_reported = epochs_done
+        if epochs_done > num_reported_epochs:
+            yield _progress_report(
+                report, schedule, num_reported_epochs=num_reported_epochs, seconds=seconds
+            )
+            num_reported_epochs = epochs_done
 
 
 def _progress_report(
-    report: TrialReport, schedule: tuple[ScheduleStep, ...], *, num_reported: int, seconds: float
+    report: TrialReport,
+    schedule: tuple[ScheduleStep, ...],
+    *,
+    num_reported_epochs: int,
+    seconds: float,
 ) -> TuneReport:
-    new_epochs, last_epoch = report.epochs[num_reported:], report.epochs[-1]
+    new_epochs, last_epoch = report.epochs[num_reported_epochs:], report.epochs[-1]
     curve = [[e.epoch, e.train_loss, e.val_loss, e.kept_loss] for e in new_epochs]
     metrics = {
         "epoch": last_epoch.epoch,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sluice.tuning.resumable.study import Study
 
 
-_FAILED = "ERROR"
+_FAILED_STATUS = "ERROR"
 """Status of a failed ``ray.tune.experiment.Trial``."""
 
 
@@ -113,7 +113,7 @@ class TrialRecords:
         """Return the state of a record, and why the trial ended."""
         if not trial.is_finished():
             return "running", ""
-        if trial.status == _FAILED:
+        if trial.status == _FAILED_STATUS:
             return "failed", trial.reason
         reason = str(trial.last_result.get("reason", ""))
         if reason or num_epochs >= self._base.training.max_epochs:
