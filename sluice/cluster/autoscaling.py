@@ -37,7 +37,7 @@ def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]
         log: Function that receives each message.
 
     Raises:
-        SettingsError: No machine is large enough, and no autoscaler can add one.
+        SettingsError: No machine is large enough, and the cluster has no autoscaler.
     """
     try:
         count_slots(machine_resources(ray), compute)
@@ -127,15 +127,14 @@ def _waiting_message(
     autoscaler: AutoscalerPresence, required_resources: str, num_machines: int, waited_s: float
 ) -> str:
     autoscaler_text = (
-        "The autoscaler was asked to add one."
+        "The autoscaler was asked to add such a machine."
         if autoscaler == "present"
-        else "It is unknown whether the cluster has an autoscaler. Without one, the search waits "
-        "until a machine is added manually."
+        else "It is unknown whether the cluster has an autoscaler. Without an autoscaler, the "
+        "search waits until a machine is added manually."
     )
     return (
         f"No machine of the cluster has the {required_resources} that a trial reserves "
         f"({pluralize(num_machines, 'machine')}). {autoscaler_text} Waited {waited_s:.0f} s so "
-        "far. If no "
-        "machine can be that large, stop with Ctrl-C and lower compute.cpus_per_worker or "
-        "compute.gpus_per_worker."
+        "far. If no machine can be that large, stop with Ctrl-C and lower compute.cpus_per_worker "
+        "or compute.gpus_per_worker."
     )

@@ -87,7 +87,7 @@ class WorkerProcess:
 
 
 def worker_sys_path() -> list[str]:
-    """Return ``sys.path`` for a worker: that of this process, and the folder with ``sluice``."""
+    """Return ``sys.path`` for a worker: the folders of this process and the folder with sluice."""
     package = str(Path(sluice.__file__).parent.parent)
     return [*(os.path.abspath(folder) for folder in sys.path), package]
 

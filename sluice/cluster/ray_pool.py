@@ -32,7 +32,7 @@ class _RunningJob:
     actor: Any
     key: Hashable
     pickled_job: bytes
-    """The job, which runs again if the actor is lost."""
+    """The pickled job, which runs again on another actor if the actor is lost."""
 
 
 class RayPool:
@@ -65,8 +65,8 @@ class RayPool:
         """Start one more actor.
 
         Args:
-            num_failed_starts: Number of actors that failed to start and were replaced one after
-                another, the last by this actor.
+            num_failed_starts: Number of failed starts before this one: the actor replaces an actor
+                that failed to start, which may itself have replaced such an actor.
         """
         actor = self._actor_type.remote(*self._actor_arguments)
         self._starting_actors[actor.check_folders.remote()] = (actor, num_failed_starts)
@@ -232,25 +232,26 @@ def _make_actor_type(ray: Any, compute: ComputeSettings) -> Any:
             folder = first_missing_folder(self.probe_files)
             return None if folder is None else (folder, socket.gethostname())
 
-        def next_messages(self, job: bytes | None) -> list[bytes]:
-            # The job runs in a separate thread, so that messages can be fetched while it runs.
+        def next_messages(self, pickled_job: bytes | None) -> list[bytes]:
+            # A new job runs in a separate thread, so that messages can be fetched while it runs.
+            # Without a job, the next messages of the running job are returned.
             import threading
 
-            if job is not None:
-                threading.Thread(target=self.run, args=(job,), daemon=True).start()
+            if pickled_job is not None:
+                threading.Thread(target=self.run, args=(pickled_job,), daemon=True).start()
             messages = [self.messages.get()]
             while not self.messages.empty():
                 messages.append(self.messages.get())
             return messages
 
-        def run(self, job: bytes) -> None:
+        def run(self, pickled_job: bytes) -> None:
             import os
             import traceback
 
             from sluice.cluster.jobs import run_job
 
             try:
-                run_job(job, self.messages.put)
+                run_job(pickled_job, self.messages.put)
             except BaseException:  # process boundary: the actor ends as a local process would
                 traceback.print_exc()
                 os._exit(1)

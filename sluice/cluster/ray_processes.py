@@ -16,9 +16,9 @@ _POLL_INTERVAL_S = 0.005
 def without_unused_processes() -> Iterator[None]:
     """Prevent ``ray.init`` in the block from starting processes that one machine does not need.
 
-    Ray's autoscaler adds machines, and its log monitor sends the output of workers to the driver.
-    Both are Python processes, each of which needs about 2 s of CPU time while the first worker
-    starts. ``ray.init`` has no arguments to disable them.
+    Ray's autoscaler adds machines, and Ray's log monitor sends the output of workers to the driver.
+    Both are Python processes. Each needs about 2 s of CPU time while the first worker starts.
+    ``ray.init`` has no arguments to disable them.
     """
     from ray._private import parameter
 

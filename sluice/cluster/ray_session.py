@@ -44,7 +44,7 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
         SettingsError: The cluster cannot be reached, or Ray cannot start.
         StorageError: Ray's token or its folder cannot be written on this machine.
     """
-    # Imported here, because the import takes half a second and not every program needs Ray.
+    # Import Ray here, because the import takes half a second, and not every program needs Ray.
     import ray
 
     was_active = ray.is_initialized()
@@ -167,7 +167,7 @@ def _host_name(node: Mapping[str, Any]) -> str:
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error's text without a full stop; its type if it has no text."""
+    """Return the last line of an error's text, without a full stop; without a text, its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
 
 

@@ -24,6 +24,7 @@ from sluice.cluster.stale_files import process_prefix, remove_stale_files
 
 T = TypeVar("T")
 Emit = Callable[[Any], None]
+"""Function that sends a picklable message from a rank to the caller of ``run_on_ranks``."""
 RankFunction = Callable[[Emit], T]
 """Function that every rank calls inside torch's process group. The caller of ``run_on_ranks``
 receives the messages that the function emits."""
@@ -110,19 +111,20 @@ class _RayTrainRun:
         self._ray = ray
         rank_function = _make_rank_function(pickled_function, mailbox)
         task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=_on_this_node(ray))
-        self._result = task(_make_fit(rank_function, compute, storage)).remote()
+        self._result_reference = task(_make_fit(rank_function, compute, storage)).remote()
 
     def is_active_after(self, seconds: float) -> bool:
         """Wait at most ``seconds`` for the end of the run; return whether it is still active."""
-        done, _ = self._ray.wait([self._result], timeout=seconds)
-        return not done
+        ready_references, _ = self._ray.wait([self._result_reference], timeout=seconds)
+        return not ready_references
 
     def end(self) -> None:
         """Stop the run and its ranks if it is still active, and release their resources."""
         if self.is_active_after(0):
-            self._ray.cancel(self._result)  # has the effect of Ctrl-C: Ray Train stops its ranks
+            # A cancelled task gets the exception of Ctrl-C, with which Ray Train stops its ranks.
+            self._ray.cancel(self._result_reference)
         if self.is_active_after(_STOP_TIMEOUT_S):
-            self._ray.cancel(self._result, force=True)
+            self._ray.cancel(self._result_reference, force=True)
 
     def fetch_pickled_result(self, retries: int) -> bytes:
         """Return the pickled result of the first rank.
@@ -138,12 +140,12 @@ class _RayTrainRun:
         )
         cause: Exception | None = None
         try:
-            value: bytes | None = self._ray.get(self._result)
+            pickled_result: bytes | None = self._ray.get(self._result_reference)
         except rank_loss_errors as error:
             cause = error
         else:
-            if value is not None:
-                return value
+            if pickled_result is not None:
+                return pickled_result
         reason = "no rank returned a result" if cause is None else last_line(cause)
         raise TrainingFailed(
             "The processes that fit one model together were lost more than "
@@ -163,7 +165,7 @@ def _make_fit(
         resources["GPU"] = compute.gpus_per_worker
     use_gpu = bool(compute.gpus_per_worker)
     num_ranks, retries = compute.ranks_per_training, compute.retries
-    name, parent = storage.name, str(storage.parent)
+    storage_name, storage_parent = storage.name, str(storage.parent)
 
     # The function is nested, because Ray pickles nested functions by value.
     def fit() -> bytes | None:
@@ -183,8 +185,8 @@ def _make_fit(
                 num_workers=num_ranks, use_gpu=use_gpu, resources_per_worker=resources
             ),
             run_config=api.RunConfig(
-                name=name,
-                storage_path=parent,
+                name=storage_name,
+                storage_path=storage_parent,
                 failure_config=api.FailureConfig(max_failures=retries),
                 logging_config=api.LoggingConfig(log_level="ERROR"),
                 worker_runtime_env={"env_vars": _RANK_ENVIRONMENT},

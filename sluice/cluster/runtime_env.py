@@ -17,7 +17,7 @@ from sluice.base.redaction import MASK, redact_data
 from sluice.base.settings import Settings, suggest_nearest
 from sluice.cluster.process import WORKER_ENVIRONMENT
 
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_VARIABLE_PATTERN = re.compile(r"\$\{(\w+)\}")
 _MIN_HIDDEN_LENGTH = 4
 """Minimum length of values that are hidden in messages. Shorter values, such as '1', are not
 secrets, and hiding them would make messages unreadable."""
@@ -74,7 +74,7 @@ class RuntimeEnvSettings(Settings):
 def resolve_runtime_env(
     settings: RuntimeEnvSettings | None, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the ``runtime_env`` argument of ``ray.init``. It contains secrets, so never log it.
+    """Return the ``runtime_env`` argument of ``ray.init``, which may contain secrets.
 
     Args:
         settings: The user's settings. With None, the result contains only the environment variables
@@ -128,13 +128,13 @@ def _expand_variables(name: str, value: str, environ: Mapping[str, str]) -> str:
             fix=f"Set {match[1]} in that process, or correct its name.",
         )
 
-    return _VARIABLE.sub(replacement, value)
+    return _VARIABLE_PATTERN.sub(replacement, value)
 
 
-def _url_or_local_path(path: str, name: str) -> str:
+def _url_or_local_path(path: str, setting: str) -> str:
     if "://" in path or Path(path).expanduser().exists():
         return path if "://" in path else str(Path(path).expanduser().absolute())
     raise SettingsError(
-        f"compute.runtime_env.{name}: '{path}' does not exist (relative to {Path.cwd()}).",
+        f"compute.runtime_env.{setting}: '{path}' does not exist (relative to {Path.cwd()}).",
         fix="Set a local folder, or the URL of a .zip (https://, s3://, gs://).",
     )

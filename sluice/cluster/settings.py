@@ -10,11 +10,12 @@ from sluice.cluster.runtime_env import RuntimeEnvSettings
 class ComputeSettings(Settings):
     """Machines and resources of trainings.
 
-    These settings do not affect the result of a training, with two exceptions: results on a GPU and
-    on a CPU differ by rounding, and so do results with different numbers of ranks. The decisions of
-    an unordered search also depend on the speed of the machines. Resources are reserved, but not
-    enforced. A training always uses one thread, even if it reserves several cores, because the
-    rounding of sums depends on the number of threads.
+    These settings do not affect the result of a training, with two exceptions. Results on a GPU and
+    on a CPU differ by rounding. Results with different numbers of ranks differ by rounding, too.
+    The decisions of an unordered search also depend on the speed of the machines.
+
+    Resources are reserved, but not enforced. A training always uses one thread, even if it reserves
+    several cores, because the rounding of sums depends on the number of threads.
     """
 
     # Keep values out of pydantic's messages, which would contain them before they are masked.

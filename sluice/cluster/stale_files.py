@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 _MAX_AGE_OTHER_HOST_S = 30 * 86_400.0
-"""Files of another host are removed when they are older than this [s]. It cannot be checked whether
-the processes of another host have ended, but no training takes a month."""
+"""Age at which files of another host are removed [s]. It cannot be checked whether the processes of
+another host have ended, but no training takes a month."""
 
 
 _CLOCK_TOLERANCE_S = 2

@@ -138,7 +138,7 @@ def trial_error(error: Exception, params: Params) -> SluiceError:
 
 @contextlib.contextmanager
 def _downloaded_checkpoint(params: Params) -> Iterator[tuple[Path | None, str]]:
-    """Download the checkpoint of the trial, and yield its local folder and its storage path.
+    """Download the checkpoint of the trial; yield the local folder and the path in the storage.
 
     Yields (None, "") if the trial starts without a checkpoint.
     """

@@ -38,8 +38,8 @@ def import_class(path: str, *, what: str) -> Any:
         what: 'scheduler' or 'searcher'.
 
     Raises:
-        SettingsError: The class cannot be imported, is not of that kind, or its decisions cannot be
-            resumed.
+        SettingsError: The class cannot be imported, is not a scheduler or searcher of Ray Tune, or
+            makes decisions that cannot be resumed.
 
     Cost:
         Imports Ray, 1.4 s.
@@ -91,7 +91,7 @@ def build(
             raise SettingsError(
                 f"The argument '{name}' of the {what} '{settings.path}' cannot be set.",
                 cause="The search sets this argument.",
-                fix="Remove it from the arguments. Other arguments are: "
+                fix=f"Remove '{name}' from the arguments. Other arguments are: "
                 f"{', '.join(settable_names) or 'none'}.",
             )
         if name not in accepted_names and not accepts_kwargs:
@@ -101,7 +101,7 @@ def build(
                 fix=f"Correct its arguments. It takes: {', '.join(settable_names) or 'none'}.",
             )
     # With both a seed and a sampler, OptunaSearch ignores the seed and does not check the type of
-    # the sampler. Therefore no seed is passed with a sampler.
+    # the sampler. Therefore no seed is passed with a sampler or with an argument that is a class.
     has_class_argument = any(_is_class_mapping(value) for value in settings.arguments.values())
     seeds = dict.fromkeys(SEED_ARGUMENTS, seed)
     if has_class_argument or "sampler" in settings.arguments:

@@ -41,8 +41,8 @@ _ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 MIN_QUANTILE = 1e-6
-"""Probability of the quantile at which the range of a normal distribution starts. The range ends at
-1 minus this probability. Both ends are 4.75 standard deviations from the mean. Searchers and plots
+"""Cumulative probability at which the range of a normal distribution starts. The range ends at 1
+minus this probability. Both ends are 4.75 standard deviations from the mean. Searchers and plots
 need a finite range."""
 
 
@@ -65,18 +65,18 @@ class TuneFunction(ConditionalParameter):
                 f"{self.function} takes {len(names)} arguments ({', '.join(names)}), got "
                 f"{list(self.arguments)}"
             )
-        first, second, quantum = self.arguments[0], self.arguments[1], self.quantum
+        lower_or_mean, upper_or_sd, quantum = self.arguments[0], self.arguments[1], self.quantum
         if self.is_integer and not all(isinstance(argument, int) for argument in self.arguments):
             raise ValueError(f"{self.function} takes integers, got {list(self.arguments)}")
         if quantum is not None and not quantum > 0:
             raise ValueError(f"q must be above 0, got {quantum}")
         if self.is_normal:
-            if not second > 0:
-                raise ValueError(f"sd must be above 0, got {second}")
-        elif self.is_log and not first > 0:
-            raise ValueError(f"lower must be above 0 for {self.function}, got {first}")
+            if not upper_or_sd > 0:
+                raise ValueError(f"sd must be above 0, got {upper_or_sd}")
+        elif self.is_log and not lower_or_mean > 0:
+            raise ValueError(f"lower must be above 0 for {self.function}, got {lower_or_mean}")
         elif not self.is_integer and quantum is not None:
-            for end in (first, second):
+            for end in (lower_or_mean, upper_or_sd):
                 if not math.isclose(end / quantum, round(end / quantum)):
                     raise ValueError(f"lower and upper must be multiples of q {quantum}, got {end}")
         if not self.low < self.high:
@@ -137,8 +137,8 @@ class TuneFunction(ConditionalParameter):
     def value_at(self, position: float) -> float:
         """Return the value nearest to a position of the scale from 0 to 1."""
         if self.is_normal:
-            quantile = min(max(position, MIN_QUANTILE), 1 - MIN_QUANTILE)
-            return self.nearest(self._normal_quantile(quantile))
+            probability = min(max(position, MIN_QUANTILE), 1 - MIN_QUANTILE)
+            return self.nearest(self._normal_quantile(probability))
         if self.is_log:
             return self.nearest(self.low * (self.high / self.low) ** position)
         return self.nearest(self.low + position * (self.high - self.low))
@@ -161,10 +161,10 @@ class TuneFunction(ConditionalParameter):
         clipped = min(max(self._round_to_quantum(value), self.low), self.high)
         return int(clipped) if self.is_integer else float(clipped)
 
-    def _normal_quantile(self, quantile: float) -> float:
+    def _normal_quantile(self, probability: float) -> float:
         """Return the value of the normal distribution at a cumulative probability."""
         mean, sd = self.arguments[:2]
-        return mean + sd * float(ndtri(quantile))
+        return mean + sd * float(ndtri(probability))
 
     def _round_to_quantum(self, value: float) -> float:
         """Return the nearest multiple of the quantum."""

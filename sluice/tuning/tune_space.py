@@ -1,4 +1,4 @@
-"""Converts search spaces and values of trials to and from the config of Ray Tune and Optuna.
+"""Converts search spaces and the values of trials between Sluice, Ray Tune and Optuna.
 
 Tune's config is a flat dictionary. The key of most parameters is their dotted path. Some parameters
 have other keys, so that every searcher can search them and every scheduler can change them:

@@ -45,7 +45,7 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     # Sluice prints the table of trials itself, to the terminal and to Dagster's log.
     "RAY_AIR_NEW_OUTPUT": "0",
-    # Sluice checks every report itself, with a message that says what to do.
+    # Sluice checks every report itself, and its error messages contain a fix.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     # Paths in a user's workload are relative to the working folder of the search.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
@@ -117,8 +117,8 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         from sluice.tuning.resumable.tuner_runs import release_workers
 
         wait_for_slot(ray, plan.compute, plan.log)
-        if link := dashboard_url(ray):
-            plan.log(f"Ray's dashboard: {link}")
+        if url := dashboard_url(ray):
+            plan.log(f"Ray's dashboard: {url}")
         max_trials = max_concurrent_trials(plan.settings, plan.compute)
         trial_limit = None
         if max_trials is not None:
@@ -174,7 +174,8 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             ):
                 tuner.fit()
         except KeyboardInterrupt:
-            # Workers that are not released keep their resources while the cluster runs.
+            # Release the workers, which would otherwise keep their resources while the cluster
+            # runs.
             release_workers(plan.journal)
             raise
         except TrialFailed as error:
@@ -205,7 +206,7 @@ def _require_local_driver(compute: ComputeSettings) -> None:
 
 @contextlib.contextmanager
 def _quiet_ray_logs() -> Iterator[None]:
-    """Suppress Ray's log messages that repeat those of the search or are wrong after a resume."""
+    """Suppress Ray's log messages that repeat messages of the search or are wrong on a resume."""
     levels = {name: logging.getLogger(name).level for name in _LOG_LEVELS}
     for name, level in _LOG_LEVELS.items():
         logging.getLogger(name).setLevel(level)

@@ -51,7 +51,8 @@ def search_workload(
         artifacts: Folder of the artifact store that contains the feature frame.
         folder: Folder of this search only.
         on_report: Called after every report.
-        compute: Machines and resources. They do not affect the decisions of an ordered search.
+        compute: Machines and resources. They do not affect the decisions of an ordered search,
+            except for the choice between CPU and GPU.
         data_seed: Base seed of the row order; ``settings.seed`` if None.
         sys_path: Folders that workers need to import the workload.
         callbacks: Callbacks of Ray Tune.

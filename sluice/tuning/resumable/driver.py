@@ -105,7 +105,7 @@ class StudyDriver:
             and not self._study.has_pending_event(number)
         )
         if is_new and study_trial.status == Trial.RUNNING:
-            checkpoint = self._reported_checkpoint(number, result)
+            checkpoint = self._record_checkpoint(number, result)
             reported_scalars = scalars(result)
             require_checkpoint(trial, checkpoint, reported_scalars, self._metric, self._time_attr)
             event = StudyEvent(
@@ -115,7 +115,7 @@ class StudyDriver:
                 checkpoint=checkpoint,
             )
             self._receive(event)
-        self._apply_decisions(controller, skip=number)
+        self._apply_decisions(controller, skipped_number=number)
         if study_trial.is_finished():
             return TrialScheduler.STOP
         if self._study.has_pending_event(number):
@@ -142,14 +142,14 @@ class StudyDriver:
         self._record_start(number)
         event_fields: dict[str, Any] = {"trial": number, "attempt": study_trial.attempt}
         if result.get(self._time_attr, 0) > study_trial.time:
-            checkpoint = self._reported_checkpoint(number, result)
+            checkpoint = self._record_checkpoint(number, result)
             event_fields |= {"result": scalars(result), "checkpoint": checkpoint}
         if study_trial.last_result or "result" in event_fields:
             self._receive(StudyEvent(kind="complete", **event_fields))
         else:
             reason = "The trainable returned without a report."
             self._receive(StudyEvent(kind="error", reason=reason, **event_fields))
-        self._apply_decisions(controller, skip=number)
+        self._apply_decisions(controller, skipped_number=number)
 
     def on_error(self, controller: Any, trial: Any) -> None:
         """Pass the final failure of a trial to the study.
@@ -173,7 +173,7 @@ class StudyDriver:
         self._record_start(number)
         event = StudyEvent(trial=number, attempt=study_trial.attempt, kind="error", reason=reason)
         self._receive(event)
-        self._apply_decisions(controller, skip=number)
+        self._apply_decisions(controller, skipped_number=number)
 
     def choose(self, controller: Any) -> Any:
         """Return the Tune trial that should get a worker next; None for no trial."""
@@ -189,8 +189,8 @@ class StudyDriver:
         ]
         if not numbers_needing_worker:
             return None if self._availability.is_at_limit(controller) else self._next_trial()
-        # If all workers are in use, take one from a trial whose report is pending, so that a trial
-        # without a worker can run.
+        # If all workers are in use, release the worker of a trial whose report is pending, so that
+        # a trial without a worker can run.
         if self._waiting_numbers and self._availability.is_full(controller):
             self._release_worker(controller, max(self._waiting_numbers, key=self._study.sort_key))
         if self._availability.is_at_limit(controller):
@@ -240,17 +240,17 @@ class StudyDriver:
         for applied_event in self._study.receive(event):
             self._on_applied(applied_event)
 
-    def _apply_decisions(self, controller: Any, skip: int | None = None) -> None:
+    def _apply_decisions(self, controller: Any, skipped_number: int | None = None) -> None:
         """Apply the study's new decisions to Tune's trials: continue, pause or stop them.
 
         Args:
             controller: Tune's controller.
-            skip: Number of the trial that Tune is processing. The caller returns the decision about
-                this trial to Tune.
+            skipped_number: Number of the trial that Tune is processing. The caller returns the
+                decision about this trial to Tune.
         """
         for number in self._study.pop_changed():
             trial = self._trial_by_number.get(number)
-            if number == skip or trial is None or self._study.has_pending_event(number):
+            if number == skipped_number or trial is None or self._study.has_pending_event(number):
                 continue
             if trial.is_finished():
                 continue
@@ -326,7 +326,8 @@ class StudyDriver:
         self._attempt_by_number[number] = study_trial.attempt
         self._numbers_without_worker[number] = None
 
-    def _reported_checkpoint(self, number: int, result: Mapping[str, Any]) -> str:
+    def _record_checkpoint(self, number: int, result: Mapping[str, Any]) -> str:
+        """Return the path of the checkpoint of a result, and store it as the trial's last one."""
         path = tune_trials.reported_checkpoint(self._trial_by_number[number], dict(result))
         self._last_checkpoint_by_number[number] = path or self._last_checkpoint_by_number.get(
             number, ""

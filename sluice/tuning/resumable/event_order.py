@@ -178,7 +178,7 @@ class OrderedStudy(Study):
         if config is None:
             return
         if self._expected_suggestions:
-            self._require_same(self._expected_suggestions.popleft(), config)
+            self._require_same_suggestion(self._expected_suggestions.popleft(), config)
         elif is_new:
             self._write_line({"trial": len(self.trials), "config": json_round_trip(config)}, False)
         else:
@@ -230,7 +230,7 @@ class ArrivalStudy(Study):
         config = line["config"]
         if self._searcher is not None:
             suggested_config = self._request_config()
-            self._require_same(line, suggested_config or {})
+            self._require_same_suggestion(line, suggested_config or {})
             config = suggested_config
         self._append(config)
 

@@ -71,7 +71,7 @@ class StudyJournal:
             self.append(header)
             return
         lines = content.splitlines(keepends=True)
-        _require_same(path, _parse_line(path, 1, lines[0]), header)
+        _require_same_study(path, _parse_line(path, 1, lines[0]), header)
         self._count_content(content)
         self._lines = lines
 
@@ -85,9 +85,9 @@ class StudyJournal:
             IntegrityError: A line is damaged.
         """
         offset = 0
-        for number, line in enumerate(self._lines, 1):
-            if number > 1 and offset >= skip_bytes:  # the first line is the subject
-                yield _parse_line(self._path, number, line)
+        for line_number, line in enumerate(self._lines, 1):
+            if line_number > 1 and offset >= skip_bytes:  # the first line is the subject
+                yield _parse_line(self._path, line_number, line)
             offset += len(line)
 
     def digest_of(self, size: int) -> str:
@@ -143,7 +143,7 @@ def _parse_line(path: Path, line_number: int, line: bytes) -> dict[str, Any]:
         ) from error
 
 
-def _require_same(path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def _require_same_study(path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     if stored.get("version") != _VERSION:
         raise ContractError(
             f"The journal must have version {_VERSION}, but {path} has version "

@@ -26,8 +26,8 @@ from sluice.tuning.resumable.report_store import ReportStore
 from sluice.tuning.resumable.seeded_random import SeededRandom
 
 WriteLine = Callable[[Mapping[str, Any], bool], None]
-"""Function of (line, sync) that writes a line of the journal. With ``sync`` it returns only when
-the line is on disk."""
+"""Function of (line, sync) that writes a line of the journal. If ``sync`` is true, the function
+returns only when the line is on disk."""
 
 
 class Study(ABC):
@@ -38,7 +38,7 @@ class Study(ABC):
         searcher: A new searcher; None if configurations are added with ``enqueue``.
         metric: Name of the metric.
         time_attr: Name of the reported counter that increases with training, such as "epoch".
-        num_samples: Total number of trials.
+        num_samples: Total number of trials; ignored without a searcher.
         seed: Seed of the random numbers of the scheduler.
         folder: Folder of the files that a scheduler writes.
         record: Writes an event or a suggestion before it takes effect.
@@ -109,7 +109,7 @@ class Study(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start the first trials; no more trials may be enqueued."""
+        """Start the first trials. Afterwards, no trial may be enqueued."""
 
     @abstractmethod
     def next_to_start(self) -> int | None:
@@ -157,8 +157,7 @@ class Study(ABC):
         """Return the attempts that led to a trial's current weights, oldest first.
 
         The first attempt starts from initial weights. Each later attempt starts from a checkpoint
-        of the previous one, which may belong to another trial. A trial that never copied has one
-        attempt.
+        of the previous attempt, which may belong to another trial.
         """
         chain = [self.trials[number].attempts[-1]]
         while (start := chain[0].start) is not None:
@@ -221,7 +220,7 @@ class Study(ABC):
             self._scheduler.on_trial_add(self._controller, trial)
         trial.begin_attempt(None)
 
-    def _require_same(self, line: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    def _require_same_suggestion(self, line: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         """Raise an error unless a suggestion equals the suggestion in a line of the journal."""
         number = len(self.trials)
         if json_round_trip(config) != line["config"] or number != line["trial"]:
@@ -256,7 +255,7 @@ class Study(ABC):
                 f"The journal contains a report of trial {number}, but that trial does not run at "
                 "this point of the replay.",
                 cause="The scheduler decides differently than when the journal was written: its "
-                "code or that of Ray changed, or it uses the wall-clock time.",
+                "code or Ray's code has changed, or the scheduler uses the wall-clock time.",
                 fix="Resume with the releases of Sluice and Ray that started the study, or start "
                 "it in another folder.",
             )

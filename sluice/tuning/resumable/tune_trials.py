@@ -17,8 +17,8 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
 _MAX_PENDING_TRIALS = 1000
-"""Maximum number of trials without a worker, as set in Tune. It is high, because the study has its
-own limit."""
+"""Value of Tune's limit on trials without a worker. It is high, because the study has its own
+limit."""
 
 
 def unwrap(controller: Any) -> Any:
@@ -39,7 +39,7 @@ def raise_original_errors(controller: Any) -> None:
 
 
 def retry_failed_resets(controller: Any) -> None:
-    """Let Tune requeue a trial whose worker could not be reset, in place of ending the trial.
+    """Let Tune requeue a trial whose worker could not be reset, instead of ending the trial.
 
     A worker that Tune reuses must end its previous trial within two seconds by default. Otherwise
     Tune sets the next trial to 'ERROR' without notifying the scheduler. This function lets Tune
@@ -79,9 +79,10 @@ def is_function(trial: Any) -> bool:
 
 
 def error_of(trial: Any) -> tuple[Exception | None, str]:
-    """Return the exception with which a trial failed, and the last line of its text.
+    """Return the exception with which a trial failed, and the last line of its traceback.
 
-    Both are read from files that Tune has written on this machine.
+    Tune has written both to files on this machine. The exception is None if Tune could not store
+    it.
     """
     error, text = None, ""
     with contextlib.suppress(OSError):
@@ -92,7 +93,10 @@ def error_of(trial: Any) -> tuple[Exception | None, str]:
 
 
 def has_worker(controller: Any, trial: Any) -> bool:
-    """Return whether the resources of a trial's worker are granted, even if it has not started."""
+    """Return whether Ray has granted the resources of a trial's worker.
+
+    The worker may not have started yet.
+    """
     controller = unwrap(controller)
     if trial.status == Trial.RUNNING:
         return True

@@ -56,7 +56,7 @@ class TunerRun:
         self._handle: StudyHandle | None = None
         self._driver: StudyDriver | None = None
         self.controller: Any = None
-        """Tune's controller, set by its first call."""
+        """Tune's controller; None before its first call of the scheduler."""
 
     @contextmanager
     def driver(self, searcher: Searcher | None) -> Iterator[StudyDriver]:
@@ -120,8 +120,8 @@ def get_study(journal: str | Path) -> Study:
 def release_workers(journal: str | Path) -> None:
     """Release the resources of a ``Tuner`` run that ``KeyboardInterrupt`` ended.
 
-    In this case Tune keeps its workers alive, and the next run would wait forever for their
-    resources.
+    After a ``KeyboardInterrupt``, Tune keeps its workers alive. The next run would wait forever for
+    their resources.
 
     Args:
         journal: Path of the journal.

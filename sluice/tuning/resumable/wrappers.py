@@ -22,19 +22,19 @@ class ResumableScheduler(TrialScheduler):
 
     def __init__(self, scheduler: TrialScheduler, journal: Path, settings: StudySettings) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._inner, self._path, self._settings = scheduler, journal, settings
+        self._wrapped, self._path, self._settings = scheduler, journal, settings
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Pass metric and mode to the wrapped scheduler, and begin a run of the study."""
-        accepted = self._inner.set_search_properties(metric, mode, **spec)
-        self._metric = self._inner.metric
+        accepted = self._wrapped.set_search_properties(metric, mode, **spec)
+        self._metric = self._wrapped.metric
         num_samples = spec.get("num_samples", 1)
 
         def open_study(searcher: Searcher | None) -> OpenStudy:
             return OpenStudy(
                 self._path,
                 self._settings,
-                self._inner,
+                self._wrapped,
                 searcher,
                 metric=str(self._metric),
                 num_samples=num_samples,
@@ -45,7 +45,7 @@ class ResumableScheduler(TrialScheduler):
 
     @contextmanager
     def _open_driver(self, controller: Any) -> Iterator[StudyDriver]:
-        """Yield the driver; an error of Sluice closes the journal and ends ``Tuner.fit``."""
+        """Yield the driver. A ``SluiceError`` in the context closes the journal and ends fit."""
         run = tuner_runs.latest_run(self._path)
         assert run is not None, "Tune must call set_search_properties before it adds trials"
         run.controller = controller
@@ -87,22 +87,22 @@ class ResumableScheduler(TrialScheduler):
 
     def debug_string(self) -> str:
         """Return the status line of the wrapped scheduler."""
-        return self._inner.debug_string()
+        return self._wrapped.debug_string()
 
 
 class ResumableSearcher(Searcher):
     """A searcher whose suggestions can be repeated after a kill. See ``resumable``."""
 
     def __init__(self, searcher: Searcher, journal: Path) -> None:
-        self._inner, self._path = searcher, journal
+        self._wrapped, self._path = searcher, journal
         super().__init__(metric=searcher.metric, mode=searcher.mode)
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
         """Pass metric, mode and space to the wrapped searcher."""
-        accepted = self._inner.set_search_properties(metric, mode, config, **spec)
-        self._metric, self._mode = self._inner.metric, self._inner.mode
+        accepted = self._wrapped.set_search_properties(metric, mode, config, **spec)
+        self._metric, self._mode = self._wrapped.metric, self._wrapped.mode
         return accepted
 
     def suggest(self, trial_id: str) -> Any:
@@ -113,7 +113,7 @@ class ResumableSearcher(Searcher):
                 "A resumable searcher requires a resumable scheduler with the same journal.",
                 fix="Pass scheduler=resumable(FIFOScheduler(), journal=...) to TuneConfig.",
             )
-        with run.driver(self._inner) as driver:
+        with run.driver(self._wrapped) as driver:
             return driver.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -186,15 +186,15 @@ def resumable(
             with ``TrialFailed``, so that the next start retries the trial.
         workers: Maximum number of workers; None means as many as fit on the cluster. It does not
             affect the decisions of an ordered study. ``TuneConfig.max_concurrent_trials`` cannot be
-            used instead: it blocks trials that the study has started.
+            used instead, because it blocks trials that the study has started.
 
     Returns:
         The value of ``scheduler`` or ``search_alg`` for ``TuneConfig``.
 
     Raises:
         SettingsError: ``wrapped`` is not supported, or an argument is missing or invalid.
-        ContractError: From ``Tuner.fit``: the journal belongs to another study or to another
-            version of its format, or the searcher's suggestions differ from the journal.
+        ContractError: From ``Tuner.fit``: the journal belongs to another study or has another
+            format version, or the replayed decisions differ from the journal.
         StorageError: From ``Tuner.fit``: the journal cannot be written.
 
     Assumes:
