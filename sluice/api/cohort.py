@@ -21,9 +21,9 @@ class CohortComparison:
     """Verdicts on several candidates, adjusted by Holm's method for the number of candidates."""
 
     comparisons: Mapping[str, Comparison]
-    """Comparison of each candidate with the baseline, by name of the candidate. If the verdict on a
-    single candidate would be PROMOTE, but its adjusted p-value is above alpha, it is
-    INCONCLUSIVE."""
+    """Comparison of each candidate with the baseline, by name of the candidate. A verdict that
+    would be PROMOTE without the adjustment is INCONCLUSIVE if the adjusted p-value is above
+    alpha."""
     adjusted_p_values: Mapping[str, float]
     """One-sided p-value of each candidate, adjusted for the number of candidates."""
 

@@ -64,10 +64,10 @@ def compare(
     ('wide',)
 
     Args:
-        candidate: Loss of each test row: an array (seeds, rows), or (rows,) for a model without
-            seeds; a data frame or a Parquet or CSV file with the columns seed, fold, row, loss and
-            optionally cluster. The rows of an array are in time order.
-            A mapping of names to such losses for several candidates.
+        candidate: Loss of each test row: an array (seeds, rows) in time order, or (rows,) for a
+            model without seeds; or a data frame, Parquet file or CSV file with the columns seed,
+            fold, row, loss and optionally cluster. For several candidates, a mapping from the name
+            of each candidate to its losses.
         baseline: Losses of the model that the candidate would replace, on the same rows.
         settings: Settings of the promotion gate.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].

@@ -133,7 +133,7 @@ def _decide(
 ) -> Receipt:
     """Return the recorded receipt of the promotion gate; if none exists, decide and record it."""
     fitted = evaluated.model
-    workload, identity = fitted.workload, fitted.trained.code_identity
+    workload, code_identity = fitted.workload, fitted.trained.code_identity
     evidence = GuardEvidence(
         candidate=evaluated.losses,
         reference=evaluated.reference_losses,
@@ -143,7 +143,7 @@ def _decide(
         deployed_losses=evaluated.candidate.deployed.losses,
         reference_deployed_losses=evaluated.reference.deployed.losses,
     )
-    coverage_warning = "" if identity is None else identity.coverage_warning
+    coverage_warning = "" if code_identity is None else code_identity.coverage_warning
     settings_digest = digest_gate_settings(BaselineSettings(), gate, guards, SuiteSettings())
     subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": settings_digest}
 

@@ -167,7 +167,7 @@ class Registry:
             )
 
     def rollback(self, model: str, *, reason: str, actor: str | None = None) -> "Promotion":
-        """Return to the last good production version.
+        """Return to the last production version that was not rolled back.
 
         Raises:
             UnknownVersion: Nothing is in production, or there is no earlier version.
@@ -249,5 +249,5 @@ class Registry:
 def _nothing_in_production(model: str) -> UnknownVersion:
     return UnknownVersion(
         f"{model} has no version in production.",
-        fix="Promote one: Registry().promote(model, version, reason=...)",
+        fix="Promote a version: Registry().promote(model, version, reason=...)",
     )

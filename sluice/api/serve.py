@@ -40,7 +40,8 @@ def serve(
             this machine.
         token_file: File of named tokens, created by ``sluice tokens add``, instead of ``token``.
         tls: Certificate and key, for HTTPS.
-        code: 'stored' runs the code that is stored with the version.
+        code: 'current' runs the code of this program's checkout, 'stored' the code that is stored
+            with the version.
 
     Raises:
         SettingsError: The extra 'serving' is not installed, the address cannot be used, or both
@@ -49,7 +50,7 @@ def serve(
     """
     if token is not None and token_file is not None:
         raise SettingsError(
-            "token and token_file cannot be combined.", fix="Pass only one of the two."
+            "token and token_file cannot be combined.", fix="Pass only token or only token_file."
         )
     with naming_extras("sluice.serve"):
         from sluice.serving.foreground import open_foreground

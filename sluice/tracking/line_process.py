@@ -37,7 +37,7 @@ class LineProcess:
     """
 
     def __init__(self, module: str, *, folder: Path, environ: Mapping[str, str]) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close and kill
+        self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close and kill
         self._pending_bytes = bytearray()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
@@ -45,7 +45,7 @@ class LineProcess:
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=self._errors,
+            stderr=self._stderr_file,
             # With a new session, Ctrl-C does not reach the process, and one kill also ends the
             # child processes.
             start_new_session=True,
@@ -92,18 +92,18 @@ class LineProcess:
         """Kill the process and its children; return why it failed, or '' if it did not fail."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        code = self._process.wait()
+        exit_code = self._process.wait()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        if self._errors.closed:
+        if self._stderr_file.closed:
             return ""
-        with self._errors:
-            self._errors.seek(0)
-            lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        if code == 0:
+        with self._stderr_file:
+            self._stderr_file.seek(0)
+            error_lines = self._stderr_file.read().decode(errors="replace").strip().splitlines()
+        if exit_code == 0:
             return ""
-        return redact(lines[-1]).rstrip(".") if lines else f"exit code {code}"
+        return redact(error_lines[-1]).rstrip(".") if error_lines else f"exit code {exit_code}"
 
     def _write(self) -> None:
         try:

@@ -31,7 +31,7 @@ PRODUCTION, STAGING = "production", "staging"
 """Aliases of the registered model."""
 
 _MAX_PARAMS, _MAX_METRICS = 100, 1000
-"""Maximum numbers of parameters and metrics that the server accepts in one request."""
+"""Maximum numbers of parameters and of metrics that the server accepts in one request."""
 _MAX_PARAM_CHARS = 6000
 """Maximum length of a parameter's value that the server accepts; longer values are cut."""
 _MAX_RETRIES, _REQUEST_TIMEOUT_S = 2, 20
@@ -66,7 +66,7 @@ def mirror_to_mlflow(
     folder: Path,
     environ: Mapping[str, str],
 ) -> str:
-    """Mirror one history entry; mirroring it a second time changes nothing.
+    """Mirror one history entry. If an entry is mirrored again, nothing changes.
 
     Args:
         change: The history entry with its version.

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from sluice.base.settings import Settings
 
 Mode = Literal["offline", "online", "off"]
+"""Mode of the mirror to Weights & Biases."""
 
 
 class MlflowSettings(Settings):

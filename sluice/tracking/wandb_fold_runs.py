@@ -27,7 +27,7 @@ _WRITER = "sluice.tracking.wandb_fold_run_writer"
 
 
 def training_group(pipeline: str, *, data: str, config: str, code: str) -> str:
-    """Return the group of a training's fold runs: its pipeline and the digest of its inputs.
+    """Return the group of a training's fold runs: pipeline, and digest of the training's inputs.
 
     A repeated or resumed training has the same group. If a training is repeated with more seeds,
     its group gets more runs.
@@ -78,7 +78,8 @@ def log_fold_runs(
         if online_environ is None:
             warn(
                 "Fold runs are not sent to Weights & Biases: tracking.mode is online and "
-                "WANDB_API_KEY is not set. Set it, run 'wandb login', or use offline."
+                "WANDB_API_KEY is not set. Set it, run 'wandb login', or set tracking.mode to "
+                "offline."
             )
             yield _ignore
             return
@@ -133,7 +134,7 @@ class _FoldRuns:
         self._group = group
         self._store = store
         self._folder = folder
-        self._open_runs: set[str] = set()
+        self._open_run_ids: set[str] = set()
         self.sender = RunSender(
             _WRITER,
             settings,
@@ -156,14 +157,14 @@ class _FoldRuns:
         run_id = f"{self._group}-{fold_run_task(event.seed, event.fold_id)}"
         if (
             event.kind == "reused"
-            and run_id not in self._open_runs
+            and run_id not in self._open_run_ids
             and self._done_path(run_id).exists()
         ):
             return
         if event.kind in ("lost", "replaces"):
             return  # the fold run continues on another worker, or has not started
-        if run_id not in self._open_runs:
-            self._open_runs.add(run_id)
+        if run_id not in self._open_run_ids:
+            self._open_run_ids.add(run_id)
             self.sender.send(do="open", id=run_id, **self._open_fields(event))
         for result in event.history or filter(None, [event.result]):
             self.sender.send(do="epoch", id=run_id, result=dataclasses.asdict(result))
@@ -216,6 +217,6 @@ class _FoldRuns:
         With ``log_weights``, the file exists only if the weights are logged, too.
         """
         settings = self._settings
-        weights = "-weights" if settings.log_weights else ""
-        name = f"{settings.project}-{run_id}-{settings.mode}{weights}.json"
+        weights_suffix = "-weights" if settings.log_weights else ""
+        name = f"{settings.project}-{run_id}-{settings.mode}{weights_suffix}.json"
         return self._folder / "mirrored" / name

@@ -56,7 +56,10 @@ def find_wandb_key(environ: Mapping[str, str]) -> str | None:
     path = Path(environ.get("NETRC") or Path(environ["HOME"]) / ".netrc")
     host = urlsplit(find_wandb_server(environ)).hostname
     try:
-        login = netrc.netrc(path).authenticators(host or "")
+        credentials = netrc.netrc(path).authenticators(host or "")
     except (OSError, netrc.NetrcParseError):
         return None
-    return (login[2] or None) if login else None
+    if credentials is None:
+        return None
+    _login, _account, password = credentials
+    return password or None

@@ -27,7 +27,7 @@ from sluice.tracking.settings import Mode, TrackingSettings
 from sluice.tracking.tracked_run import TrackedRun
 from sluice.tracking.wandb_login import with_wandb_login
 
-CREDENTIALS = ("WANDB_API_KEY", "WANDB_BASE_URL")
+_INHERITED_VARIABLES = ("WANDB_API_KEY", "WANDB_BASE_URL")
 """Environment variables of wandb that its process inherits; all other variables of wandb are
 removed."""
 QUIET_SETTINGS: dict[str, Any] = {
@@ -93,8 +93,8 @@ def mirror(
         if online_environ is None:
             return result(
                 False,
-                "Not mirrored: mode is online and WANDB_API_KEY is not set. Set it, run 'wandb "
-                "login', or use offline.",
+                "Not mirrored: tracking.mode is online and WANDB_API_KEY is not set. Set it, run "
+                "'wandb login', or set tracking.mode to offline.",
             )
         environ = online_environ
     done_path = folder / "mirrored" / f"{settings.project}-{run.run_id}-{settings.mode}.json"
@@ -175,7 +175,7 @@ def wandb_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str
     inherited_variables = {
         name: value
         for name, value in environ.items()
-        if not name.startswith("WANDB_") or name in CREDENTIALS
+        if not name.startswith("WANDB_") or name in _INHERITED_VARIABLES
     }
     folder_variables = (
         "WANDB_DIR",

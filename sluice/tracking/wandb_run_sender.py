@@ -85,8 +85,8 @@ class RunSender:
                 make_folder(self._folder / "mirrored")
                 environ = wandb_environment(self._folder, self._environ)
                 self._process = LineProcess(self._writer, folder=self._folder, environ=environ)
-                self._process.send(_line(self._destination))
-            self._process.send(_line(message))
+                self._process.send(_encode_line(self._destination))
+            self._process.send(_encode_line(message))
 
     def end(self, *, state: RunEnd, reason: str) -> None:
         """Close the runs that have not ended, and wait a limited time until everything is sent.
@@ -138,5 +138,5 @@ class RunSender:
         return f" Send what was not sent with: wandb sync {wandb_folder}/run-*"
 
 
-def _line(message: Mapping[str, Any]) -> bytes:
+def _encode_line(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"

@@ -32,7 +32,7 @@ def trial_callbacks(
 
     Args:
         settings: Destination; trials are sent only if the mode is 'online' and a key is set.
-        group: Name of the group of runs, which is different for each search.
+        group: Name of the group of runs; each search has another group.
         folder: Folder for wandb's files.
         decode_config: Converts the Tune config of a trial.
         environ: Environment variables of the caller, with the key or the location of the login.
@@ -50,7 +50,7 @@ def trial_callbacks(
     if online_environ is None:
         warn(
             "Trials are not sent to Weights & Biases: tracking.mode is online and WANDB_API_KEY is "
-            "not set. Set it, run 'wandb login', or use offline."
+            "not set. Set it, run 'wandb login', or set tracking.mode to offline."
         )
         return []
     return [
@@ -157,7 +157,7 @@ def wandb_callback(
 
         def _open_run(self, trials: list[Any], trial: Any) -> None:
             if trial in self._open_trials:
-                return  # a paused trial continues
+                return  # the trial was paused and continues
             self._open_trials.add(trial)
             number = self._number(trials, trial)
             config = dict(decode_config(trial.config))
