@@ -88,14 +88,14 @@ class EventLines:
 
     def decode(self, line: Mapping[str, Any]) -> StudyEvent:
         """Return the event of a line; lines must be decoded in their original order."""
-        fields = dict(line)
-        trial = fields["trial"]
-        if "folder" in fields:
-            self._folders[trial] = fields.pop("folder")
-        if "checkpoint" in fields:
+        event_fields = dict(line)
+        trial = event_fields["trial"]
+        if "folder" in event_fields:
+            self._folders[trial] = event_fields.pop("folder")
+        if "checkpoint" in event_fields:
             folder = self._folders[trial]
-            fields["checkpoint"] = str(PurePosixPath(folder, fields["checkpoint"]))
-        return StudyEvent(**fields)
+            event_fields["checkpoint"] = str(PurePosixPath(folder, event_fields["checkpoint"]))
+        return StudyEvent(**event_fields)
 
 
 def _split_path(path: str) -> tuple[str, str]:

@@ -150,8 +150,8 @@ class ControllerProxy:
         self._trials, self._stop = trials, stop
         self._reference_checkpoint = reference_checkpoint
         # HyperBandForBOHB calls ``search_alg.searcher``. A namespace is used, because PBT rejects a
-        # ``SearchGenerator``, which may suggest a configuration at any time. That is no problem
-        # here: the searcher only suggests the first configuration of each trial.
+        # ``SearchGenerator``, which may suggest a configuration at any time. The namespace is safe,
+        # because here the searcher only suggests the first configuration of each trial.
         self.search_alg = None if searcher is None else SimpleNamespace(searcher=searcher)
         self.trial_executor = self
 

@@ -80,12 +80,13 @@ class ReportStore:
             attempts: Attempts, each of which started from a checkpoint of the previous attempt.
             last: Last checkpoint of the last attempt.
         """
-        ends = [attempt.start for attempt in attempts[1:]] + [last]
-        for attempt, end in zip(attempts, ends, strict=True):
+        end_keys = [attempt.start for attempt in attempts[1:]] + [last]
+        for attempt, end_key in zip(attempts, end_keys, strict=True):
             start_time = attempt.start.time if attempt.start else float("-inf")
-            assert end is not None
-            for time, (result, _) in self._results.get((end.trial, end.attempt), {}).items():
-                if start_time < time <= end.time:
+            assert end_key is not None
+            results_by_time = self._results.get((end_key.trial, end_key.attempt), {})
+            for time, (result, _) in results_by_time.items():
+                if start_time < time <= end_key.time:
                     yield result
 
     def checkpoints_needed(self, live_trials: Iterable[TrialProxy]) -> Iterator[str]:

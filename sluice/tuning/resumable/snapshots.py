@@ -70,8 +70,8 @@ def read_header(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError):
         return {}
     versions = _current_versions()
-    is_same = {key: header.get(key) for key in versions} == versions
-    return header if is_same else {}
+    has_current_versions = {key: header.get(key) for key in versions} == versions
+    return header if has_current_versions else {}
 
 
 def read_study(path: Path, header: dict[str, Any]) -> Any:
@@ -99,8 +99,8 @@ def _may_be_foreign(path: Path) -> bool:
 
     A snapshot at such a path must not be loaded, because loading a pickle runs code.
     """
-    status = path.lstat()
-    return status.st_uid != os.getuid() or bool(status.st_mode & _OTHERS_WRITE_BITS)
+    file_status = path.lstat()
+    return file_status.st_uid != os.getuid() or bool(file_status.st_mode & _OTHERS_WRITE_BITS)
 
 
 def _open_private(path: str, flags: int) -> int:
