@@ -45,9 +45,7 @@ _NOT_SEARCHABLE = {
 
 
 def split_path(path: str) -> tuple[str, str, str]:
-    """Split a path into the settings group, the field name, and the key in a mapping.
-
-    The key is empty if the field is not a mapping.
+    """Return the settings group, the field name, and the key in a mapping ('' without a mapping).
 
     >>> split_path("training.optimizer_arguments.momentum")
     ('training', 'optimizer_arguments', 'momentum')
@@ -158,24 +156,21 @@ class TrialSettings(Settings):
         values_by_group[WORKLOAD_GROUP] = dict(self.workload_settings)
         for mapping_path, owner_path in _SEARCHABLE_MAPPINGS.items():
             group, name, _ = split_path(mapping_path)
-            base_owner = self.value(owner_path)
+            fields, base_owner = values_by_group[group], self.value(owner_path)
             has_base_owner = params.get(owner_path, base_owner) == base_owner
-            values_by_group[group][name] = (
-                dict(values_by_group[group][name]) if has_base_owner else {}
-            )
+            fields[name] = dict(fields[name]) if has_base_owner else {}
         for path, value in params.items():
             group, name, mapping_key = split_path(path)
+            fields = values_by_group[group]
             if not mapping_key:
-                values_by_group[group][name] = value
+                fields[name] = value
             elif name == "optimizer_arguments":
                 try:
-                    values_by_group[group][name] = with_argument(
-                        values_by_group[group][name], mapping_key, value
-                    )
+                    fields[name] = with_argument(fields[name], mapping_key, value)
                 except ValueError as error:
                     raise SettingsError(f"{where}: {error}.", fix="Correct the space.") from None
             else:
-                values_by_group[group][name][mapping_key] = value
+                fields[name][mapping_key] = value
         return TrialSettings(
             model=ModelSettings.parse(values_by_group["model"], where=where),
             training=TrainSettings.parse(values_by_group["training"], where=where),
@@ -191,11 +186,8 @@ def _convert_choice(parameter: Any) -> Any:
     arguments = parameter.get("arguments")
     if not (isinstance(arguments, list | tuple) and len(arguments) == 1):
         raise ValueError(f"choice takes one argument, the list of its options, got {arguments}")
-    other_fields = {
-        name: value
-        for name, value in parameter.items()
-        if name not in ("kind", "function", "arguments")
-    }
+    converted_names = ("kind", "function", "arguments")
+    other_fields = {n: value for n, value in parameter.items() if n not in converted_names}
     return {"kind": "choice", "options": arguments[0], **other_fields}
 
 

@@ -117,11 +117,7 @@ def _needs_reason(summary: StudySummary, trial: TrialRecord) -> bool:
 def _schedule_table(summary: StudySummary) -> str:
     steps = summary.result.winner.schedule
     first_params = steps[0].params
-    paths = [
-        path
-        for path, value in first_params.items()
-        if any(step.params.get(path) != value for step in steps)
-    ]
+    paths = [p for p, v in first_params.items() if any(s.params.get(p) != v for s in steps)]
     rows = [
         [str(step.from_epoch + 1), *[_cell(display_value(step.params, path)) for path in paths]]
         for step in steps
@@ -150,14 +146,10 @@ def _winner_table(summary: StudySummary) -> str:
         ]
         for path in winner.params
     ]
-    html = table(
-        ["parameter", "value in the file", "value of the best trial"],
-        rows,
-        numbers=frozenset({1, 2}),
-    )
-    has_file_settings = first_trial.params == {
-        path: value for path, value in file_values.items() if path in first_trial.params
-    }
+    header = ["parameter", "value in the file", "value of the best trial"]
+    html = table(header, rows, numbers=frozenset({1, 2}))
+    file_params = {path: value for path, value in file_values.items() if path in first_trial.params}
+    has_file_settings = first_trial.params == file_params
     if first_trial.id != winner.id and has_file_settings:
         html += (
             '<p class="soft">Loss with the settings of the file: '

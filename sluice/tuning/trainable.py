@@ -293,10 +293,7 @@ def _describe_non_finite_loss(epochs: tuple[EpochLosses, ...]) -> str:
 
 @contextlib.contextmanager
 def _transient_storage_errors(params: Params) -> Iterator[None]:
-    """Convert errors of the study's storage to transient errors.
-
-    The values of the trial do not cause these errors.
-    """
+    """Convert errors of the study's storage to transient errors: values do not cause them."""
     try:
         yield
     except SluiceError:

@@ -144,10 +144,7 @@ class TuneFunction(ConditionalParameter):
         return self.nearest(self.low + position * (self.high - self.low))
 
     def position(self, value: Value) -> float | None:
-        """Return the position of ``value`` on the scale.
-
-        For a normal distribution, the position is the cumulative probability.
-        """
+        """Return the position of ``value``; for a normal distribution the cumulative probability."""
         number = float(value)  # type: ignore[arg-type]
         if self.is_normal:
             mean, sd = self.arguments[:2]
@@ -171,10 +168,7 @@ class TuneFunction(ConditionalParameter):
         return value if self.quantum is None else self._multiple(round(value / self.quantum))
 
     def _multiple_near(self, end: float, rounding: Callable[[float], int]) -> float:
-        """Return the end of the range, or the next multiple of the quantum inside the range.
-
-        ``rounding`` rounds towards the inside of the range.
-        """
+        """Return the end of the range, rounded to a multiple of the quantum inside the range."""
         if self.quantum is None:
             return float(end)
         nearest = round(end / self.quantum)
