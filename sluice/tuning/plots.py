@@ -109,7 +109,7 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
 
 
 def importance_png(importance: Importance) -> bytes:
-    """Plot each parameter's share of the importance; parameters with an edge have another colour."""
+    """Plot each parameter's share of the importance; another colour marks a narrow range."""
     reports = importance.parameters
     figure, axes = new_figure(height_in=1.4 + 0.34 * max(1, len(reports)))
     if importance.outcome != "known":

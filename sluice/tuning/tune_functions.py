@@ -144,7 +144,7 @@ class TuneFunction(ConditionalParameter):
         return self.nearest(self.low + position * (self.high - self.low))
 
     def position(self, value: Value) -> float | None:
-        """Return the position of ``value``; for a normal distribution the cumulative probability."""
+        """Return the position of ``value``: its cumulative probability if normally distributed."""
         number = float(value)  # type: ignore[arg-type]
         if self.is_normal:
             mean, sd = self.arguments[:2]
