@@ -12,7 +12,7 @@ from sluice.reports.page import html_page
 from sluice.verdicts.verdict import Verdict
 
 _COLUMNS = ("candidate", "verdict", "p, Holm", "p", "gain", "low", "high")
-"""Columns of the table; a phone shows the first four."""
+"""Columns of the table. A narrow screen, such as a phone's, shows only the first four."""
 _TITLE = "Promotion gate, several candidates"
 
 
@@ -21,14 +21,15 @@ class CohortComparison:
     """Verdicts on several candidates, adjusted by Holm's method for the number of candidates."""
 
     comparisons: Mapping[str, Comparison]
-    """Comparison of each candidate with the baseline, by name of the candidate. A candidate that
-    would get PROMOTE alone is INCONCLUSIVE here if its adjusted p-value is above alpha."""
+    """Comparison of each candidate with the baseline, by name of the candidate. A verdict that
+    would be PROMOTE without the adjustment is INCONCLUSIVE if the adjusted p-value is above
+    alpha."""
     adjusted_p_values: Mapping[str, float]
     """One-sided p-value of each candidate, adjusted for the number of candidates."""
 
     @property
     def promoted(self) -> tuple[str, ...]:
-        """Names of the candidates with the verdict PROMOTE, in the given order."""
+        """Names of the candidates with the verdict PROMOTE, in the order of ``comparisons``."""
         return tuple(name for name, comparison in self.comparisons.items() if comparison.passed)
 
     @property
@@ -37,7 +38,7 @@ class CohortComparison:
         return bool(self.promoted)
 
     def report(self) -> HtmlPage:
-        """Return the page with the table of all candidates, and the numbers of each."""
+        """Return the page with a table of all candidates, and the details of each verdict."""
         return HtmlPage(html_page(_TITLE, self._repr_html_()))
 
     def __str__(self) -> str:
@@ -78,7 +79,11 @@ class CohortComparison:
 
 
 def adjust(comparisons: Mapping[str, Comparison], *, alpha: float) -> CohortComparison:
-    """Adjust several comparisons with one baseline by Holm's method.
+    """Adjust the verdicts on several candidates by Holm's method.
+
+    Args:
+        comparisons: Comparison of each candidate with the same baseline, by name.
+        alpha: Maximum probability of any false promotion among the candidates.
 
     Raises:
         ContractError: Two candidates have the same losses.

@@ -1,4 +1,4 @@
-"""``sluice.compare``: the promotion gate on losses."""
+"""``sluice.compare``: the decision of the promotion gate, from losses alone."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
@@ -50,26 +50,26 @@ def compare(
     """Decide whether the candidate is better than the baseline, as ``sluice gate`` does.
 
     >>> import numpy as np, sluice
-    >>> noise = np.random.default_rng(0)
-    >>> baseline = noise.normal(1.0, 0.1, size=(5, 1000))
-    >>> candidate = noise.normal(0.9, 0.1, size=(5, 1000))
+    >>> rng = np.random.default_rng(0)
+    >>> baseline = rng.normal(1.0, 0.1, size=(5, 1000))
+    >>> candidate = rng.normal(0.9, 0.1, size=(5, 1000))
     >>> sluice.compare(candidate, baseline, horizon_rows=0).outcome
     'PROMOTE'
 
     Several candidates are tested together. Holm's method keeps the probability of any false
     promotion among them at most ``settings.alpha``:
 
-    >>> candidates = {"wide": candidate, "deep": noise.normal(1.0, 0.1, size=(5, 1000))}
+    >>> candidates = {"wide": candidate, "deep": rng.normal(1.0, 0.1, size=(5, 1000))}
     >>> sluice.compare(candidates, baseline, horizon_rows=0).promoted
     ('wide',)
 
     Args:
-        candidate: Loss of each test row: an array (seeds, rows), or (rows,) for a model without
-            seeds; a data frame or a Parquet or CSV file with the columns seed, fold, row, loss and
-            optionally cluster. The rows of an array are in time order.
-            A mapping of names to such losses for several candidates.
+        candidate: Loss of each test row: an array (seeds, rows) in time order, or (rows,) for a
+            model without seeds; or a data frame, Parquet file or CSV file with the columns seed,
+            fold, row, loss and optionally cluster. For several candidates, a mapping from the name
+            of each candidate to its losses.
         baseline: Losses of the model that the candidate would replace, on the same rows.
-        settings: Settings of the gate.
+        settings: Settings of the promotion gate.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
         folds: Fold of each row of an array; one fold by default.
         clusters: Cluster of each row of an array, such as the day of several assets; a cluster
@@ -77,8 +77,8 @@ def compare(
         unit: Unit of the losses, for messages.
 
     Raises:
-        ContractError: The losses are of different rows, or not of the described form; or there is
-            no candidate, or two have the same losses.
+        ContractError: The losses are of different rows, or not of the described form; ``candidate``
+            is an empty mapping; or two candidates have the same losses.
     """
     baseline_losses = losses_of(baseline, what="baseline", fold_N=folds, cluster_N=clusters)
 

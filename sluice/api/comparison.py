@@ -26,7 +26,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """True only for PROMOTE; insufficient evidence does not pass."""
+        """Whether the verdict is PROMOTE."""
         return self.verdict.passed
 
     def with_verdict(self, verdict: Verdict) -> "Comparison":

@@ -26,7 +26,7 @@ class EvaluatedModel:
     candidate: ModelScores
     reference: ModelScores
     reference_name: str
-    """Name of the reference: a rule, or a version of the registry."""
+    """Name of the reference: the workload's baseline, simple rules, or a version."""
 
     @property
     def losses(self) -> LossTable:
@@ -52,7 +52,10 @@ class EvaluatedModel:
         self,
         settings: GateSettings = GateSettings(),  # noqa: B008 - frozen
     ) -> Comparison:
-        """Return the verdict of the promotion gate on these losses, without guards or a record."""
+        """Compare the losses as the promotion gate does, without guards.
+
+        The verdict is not recorded in a registry.
+        """
         workload = self.model.workload
         return compare(
             self.losses,
@@ -90,8 +93,9 @@ def evaluate(model: FittedModel, *, reference: Version | None = None) -> Evaluat
 
     Args:
         model: Result of ``sluice.fit``.
-        reference: Version of the registry to compare with, such as the one in production. By
-            default the workload's baseline or, without one, the best of several simple rules.
+        reference: Version of the registry to compare with, such as the version in production. By
+            default the workload's baseline or, if it has no baseline, the best simple rule of each
+            fold.
 
     Raises:
         SettingsError: ``model`` is not a result of ``sluice.fit``.

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEEDS = (0, 1, 2, 3, 4)
-"""Default seeds of a training. The promotion gate requires this number by default."""
+"""Default seeds of a training. By default, the promotion gate requires five seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FittedModel:
-    """Trained networks, one for each seed and fold, with everything that determines them."""
+    """Trained networks, one for each seed and fold, with all inputs that determine the networks."""
 
     inputs: TrainingInputs
     raw: TableRecord
@@ -76,9 +76,9 @@ class FittedModel:
 
     def ensemble(self) -> Ensemble:
         """Return the networks of all seeds of the last fold, which has the most training rows."""
-        last = max(fold.fold_id for fold in self.folds)
+        last_fold_id = max(fold.fold_id for fold in self.folds)
         members = sorted(
-            (m for m in self.trained.members if m.fold_id == last), key=lambda m: m.seed
+            (m for m in self.trained.members if m.fold_id == last_fold_id), key=lambda m: m.seed
         )
         store = self.store
         return Ensemble(
@@ -109,7 +109,7 @@ class FittedModel:
                 f"{pluralize(trained.reused, 'network')}. Candidate {trained.candidate[:12]}.",
                 soft=True,
             ),
-            *(_card(symptom) for symptom in self.symptoms),
+            *(_symptom_card(symptom) for symptom in self.symptoms),
             details(
                 f"{pluralize(len(trained.members), 'network')}",
                 text_table(
@@ -149,13 +149,13 @@ def fit(
     Args:
         workload: Class of the workload, or an instance whose settings are used. It must be
             importable from a module, because other processes train the networks.
-        frame: Rows to predict ``target`` from, instead of a workload.
-        target: Column of ``frame``.
+        frame: Data frame with features and target, instead of a workload.
+        target: Column of ``frame`` that is predicted.
         model: Architecture and size; by default ``default_architecture`` of the workload, which is
             'mlp' for a frame and 'gru' otherwise.
         training: Settings of the training.
-        seeds: Seeds of the weights and of the order of rows. The promotion gate requires five by
-            default.
+        seeds: Seeds of the weights and of the row order. By default, the promotion gate requires
+            five seeds.
         data_seed: Base seed of the row order of all networks; by default each network uses its own
             seed.
         compute: Machines and resources.
@@ -202,7 +202,7 @@ def fit(
         members, num_reused = train_members(
             specs, compute=compute, on_event=on_event or _FinishedRunPrinter(len(specs))
         )
-    identity = identify_code(inputs.workload, model)
+    code_identity = identify_code(inputs.workload, model)
     codec = inputs.workload.codec().identity()
     symptoms = diagnose_members(
         members,
@@ -217,8 +217,8 @@ def fit(
     trained = TrainedModels(
         data=table.digest,
         config=inputs.config_digest,
-        code=identity.digest,
-        code_identity=identity,
+        code=code_identity.digest,
+        code_identity=code_identity,
         codec=codec,
         seeds=tuple(sorted(set(seeds))),
         members=tuple(members),
@@ -257,8 +257,8 @@ def _training_inputs(
     if script is not None:
         raise SettingsError(
             f"The workload {cls.__qualname__} must be defined in a module that other processes can "
-            f"import, and is defined in the script {Path(script).name}.",
-            cause="Importing the script again would run it again.",
+            f"import, but is defined in the script {Path(script).name}.",
+            cause="An import of the script would run it again.",
             fix="Save the class in a file of its own, for example my_model.py, and import it.",
         )
     path = f"{module}:{cls.__qualname__}"
@@ -289,28 +289,28 @@ def _store_tables(
     return save_table(rows, store), save_table(frame, store), folds
 
 
-def _card(symptom: MemberSymptom) -> str:
-    shown_symptom = symptom.symptom
+def _symptom_card(member_symptom: MemberSymptom) -> str:
+    symptom = member_symptom.symptom
     return card(
-        f"{shown_symptom.fault} in {symptom.num_affected} of "
-        f"{pluralize(symptom.num_members, 'network')}",
+        f"{symptom.fault} in {member_symptom.num_affected} of "
+        f"{pluralize(member_symptom.num_members, 'network')}",
         "unsure",
-        (("seen:", shown_symptom.what), ("why:", shown_symptom.cause), ("do:", shown_symptom.fix)),
+        (("seen:", symptom.what), ("why:", symptom.cause), ("do:", symptom.fix)),
     )
 
 
 class _FinishedRunPrinter:
     """Prints a line on stderr for each finished network."""
 
-    def __init__(self, total: int) -> None:
-        self._total = total
+    def __init__(self, num_networks: int) -> None:
+        self._num_networks = num_networks
         self._num_finished = 0
 
     def __call__(self, event: FoldRunEvent) -> None:
         if event.kind in ("finished", "reused"):
             self._num_finished += 1
             print(
-                f"{self._num_finished}/{self._total} seed {event.seed} fold {event.fold_id} "
-                f"{event.kind} after {pluralize(event.epochs_done, 'epoch')}",
+                f"{self._num_finished}/{self._num_networks} seed {event.seed} fold "
+                f"{event.fold_id} {event.kind} after {pluralize(event.epochs_done, 'epoch')}",
                 file=sys.stderr,
             )

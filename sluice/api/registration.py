@@ -50,7 +50,7 @@ def register_fitted(
     """Evaluate a fitted model, decide on its promotion, and register it.
 
     Returns:
-        The version, the verdict about it, and whether the version is new.
+        The version, the verdict about this version, and whether the version is new.
 
     Raises:
         CodecMismatch: The workload decodes requests differently than in the training.
@@ -86,7 +86,10 @@ def register_fitted(
 
 
 def _poc_receipt(ledger: Ledger, model: str, fitted: FittedModel, guards: GuardSettings) -> Receipt:
-    """Return the stored passing receipt of the POC gate, or run the gate on the stored rows."""
+    """Return a receipt of the POC gate that passed.
+
+    If no such receipt is stored, the gate runs on the stored rows.
+    """
     inputs, settings = fitted.inputs, PocSettings()
     subject = poc_subject(inputs, settings, fitted.table.digest)
     stored_receipt = ledger.find_receipt("poc", subject)
@@ -130,7 +133,7 @@ def _decide(
 ) -> Receipt:
     """Return the recorded receipt of the promotion gate; if none exists, decide and record it."""
     fitted = evaluated.model
-    workload, identity = fitted.workload, fitted.trained.code_identity
+    workload, code_identity = fitted.workload, fitted.trained.code_identity
     evidence = GuardEvidence(
         candidate=evaluated.losses,
         reference=evaluated.reference_losses,
@@ -140,11 +143,11 @@ def _decide(
         deployed_losses=evaluated.candidate.deployed.losses,
         reference_deployed_losses=evaluated.reference.deployed.losses,
     )
-    coverage_warning = "" if identity is None else identity.coverage_warning
+    coverage_warning = "" if code_identity is None else code_identity.coverage_warning
     settings_digest = digest_gate_settings(BaselineSettings(), gate, guards, SuiteSettings())
     subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": settings_digest}
 
-    def judge(earlier_receipts: Sequence[Receipt]) -> Receipt:
+    def make_receipt(earlier_receipts: Sequence[Receipt]) -> Receipt:
         verdict = decide_promotion(
             evidence,
             gate,
@@ -171,12 +174,12 @@ def _decide(
             "reference": evidence.reference.subject,
             "window": evidence.candidate.window,
         },
-        judge,
+        make_receipt,
     )
 
 
 def _store_losses(evaluated: EvaluatedModel) -> dict[str, StoredTable]:
-    """Store the compared losses, and return references to them by role."""
+    """Store the compared losses, and return the records of the stored tables by role."""
     store = evaluated.model.store
     return {
         "candidate": StoredTable.put(evaluated.losses, store),

@@ -1,4 +1,4 @@
-"""``sluice.Registry``: versions of models, and the one in production."""
+"""``sluice.Registry``: versions of models, and the versions in production."""
 
 import contextlib
 import os
@@ -33,7 +33,8 @@ class RegisteredModel:
     version: "Version"
     verdict: Verdict
     created: bool
-    """False if the same data, settings, code and weights were registered before."""
+    """Whether the version is new. It is not new if a version with the same data, settings, code and
+    weights was registered before."""
 
     def _repr_html_(self) -> str:
         return self.verdict._repr_html_()
@@ -60,16 +61,16 @@ class Registry:
         model = registry.load_production("prices")
 
     Args:
-        home: State folder with its own registry. By default the folder is ``SLUICE_HOME``, and the
-            registry is the one of ``SLUICE_REGISTRY_URL``, which may be on another machine.
-        key: File of the key that signs every change. By default ``SLUICE_REGISTRY_KEY``, or no
-            signatures if ``home`` is passed.
+        home: State folder that contains a registry. By default, the folder is ``SLUICE_HOME``, and
+            ``SLUICE_REGISTRY_URL`` is the address of the registry, which may be on another machine.
+        key: File of the key that signs every change. By default ``SLUICE_REGISTRY_KEY``; if
+            ``home`` is passed, changes are not signed by default.
     """
 
     def __init__(self, home: Path | str | None = None, *, key: Path | str | None = None) -> None:
         environ = dict(os.environ)
         if home is not None:
-            # Other variables, such as SLUICE_REGISTRY_URL, belong to the folder of SLUICE_HOME.
+            # Ignore other variables, such as SLUICE_REGISTRY_URL: they belong to SLUICE_HOME.
             environ = {"SLUICE_HOME": str(home)}
         if key is not None:
             environ["SLUICE_REGISTRY_KEY"] = str(key)
@@ -86,7 +87,7 @@ class Registry:
             return [] if ledger is None else ledger.versions(model)
 
     def production(self, model: str) -> "Version | None":
-        """Return the verified version in production, or None.
+        """Return the verified version in production; None if no version is in production.
 
         Raises:
             RegistryInconsistent: Pointer, history, log or receipts contradict each other.
@@ -95,7 +96,7 @@ class Registry:
             return None if ledger is None else ledger.production(model)
 
     def history(self, model: str) -> "Sequence[HistoryEntry]":
-        """Return all changes of a model: who registered, promoted or rolled back what, and why."""
+        """Return all changes of a model, such as registrations and promotions, oldest first."""
         with naming_extras("The registry"), self._open_existing() as ledger:
             return [] if ledger is None else ledger.history(model)
 
@@ -109,18 +110,19 @@ class Registry:
         actor: str | None = None,
         reason: str = "registered from Python",
     ) -> RegisteredModel:
-        """Check, evaluate and judge a trained model, and register it with its receipts.
+        """Run both gates on a trained model, and register it with their receipts.
 
-        The POC gate runs on exactly these rows and settings, unless its receipt is stored. The
-        model is compared with the version in production or, before the first promotion, with the
-        baseline. One decision is made for each candidate, reference and test window, so the
-        same model gets the same verdict again. The model is registered whatever the verdict is.
+        The POC gate runs on the rows and settings of the training, unless a receipt that passed is
+        stored. The promotion gate compares the model with the version in production or, before the
+        first promotion, with the baseline. It makes one decision for each candidate, reference and
+        test window, so the same model gets the same verdict again. The model is registered with any
+        verdict.
 
         Args:
             model: Name of the model.
             fitted: Result of ``sluice.fit``, in the same state folder.
             gate: Settings of the promotion gate.
-            guards: Further properties that must not get worse.
+            guards: Additional conditions of a promotion, such as metrics that must not get worse.
             actor: Who makes the change, for the history; by default the user of the system.
             reason: Reason, for the history.
 
@@ -151,8 +153,8 @@ class Registry:
         """Promote a version to production, based on its recorded receipts.
 
         Raises:
-            UnknownVersion: There is no such version.
-            GateBlocked: The evidence is missing, negative, or about another candidate.
+            UnknownVersion: The version does not exist.
+            GateBlocked: A required receipt is missing, did not pass, or is about another candidate.
         """
         with naming_extras("The registry"), self._open() as ledger:
             return ledger.promote(
@@ -165,7 +167,7 @@ class Registry:
             )
 
     def rollback(self, model: str, *, reason: str, actor: str | None = None) -> "Promotion":
-        """Return to the last good production version.
+        """Return to the last production version that was not rolled back.
 
         Raises:
             UnknownVersion: Nothing is in production, or there is no earlier version.
@@ -222,7 +224,7 @@ class Registry:
 
     @contextlib.contextmanager
     def _open_existing(self) -> "Iterator[Ledger | None]":
-        """Yield the ledger without creating its database; None if it does not exist yet."""
+        """Yield the ledger; None if its database does not exist yet. It is not created."""
         try:
             ledger = self._open()
         except UnknownVersion:
@@ -247,5 +249,5 @@ class Registry:
 def _nothing_in_production(model: str) -> UnknownVersion:
     return UnknownVersion(
         f"{model} has no version in production.",
-        fix="Promote one: Registry().promote(model, version, reason=...)",
+        fix="Promote a version: Registry().promote(model, version, reason=...)",
     )

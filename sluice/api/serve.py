@@ -27,18 +27,21 @@ def serve(
 ) -> None:
     """Serve predictions of the production model until SIGTERM or Ctrl-C, as ``sluice serve`` does.
 
-    The server switches when production changes. It prints a line of JSON with its URL when it is
-    ready, and logs to stderr. Call it in a program of its own: it returns only at the end.
+    When another version is promoted, the server switches to this version. When the server is ready,
+    it prints a line of JSON with its URL. It logs to stderr. The function returns only when the
+    server has stopped, so call it in a separate program.
 
     Args:
         model: Name of the model in the registry.
         settings: Limits of the server.
         host: Address to listen on; without a token only loopback is allowed.
-        port: Port to listen on; 0 selects a free one.
-        token: Token of all clients; without one the server accepts all requests from this machine.
+        port: Port to listen on; 0 selects a free port.
+        token: Token that all clients use. Without a token, the server accepts all requests from
+            this machine.
         token_file: File of named tokens, created by ``sluice tokens add``, instead of ``token``.
         tls: Certificate and key, for HTTPS.
-        code: 'stored' runs the code that is stored with the version.
+        code: 'current' runs the code of this program's checkout, 'stored' the code that is stored
+            with the version.
 
     Raises:
         SettingsError: The extra 'serving' is not installed, the address cannot be used, or both
@@ -47,7 +50,7 @@ def serve(
     """
     if token is not None and token_file is not None:
         raise SettingsError(
-            "token and token_file cannot be combined.", fix="Pass only one of the two."
+            "token and token_file cannot be combined.", fix="Pass only token or only token_file."
         )
     with naming_extras("sluice.serve"):
         from sluice.serving.foreground import open_foreground

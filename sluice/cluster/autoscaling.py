@@ -18,10 +18,10 @@ _POLL_S = 1.0
 _MESSAGE_INTERVAL_S = 60.0
 """Time between two messages while the search waits [s]."""
 _MANUAL_NODE_PREFIX = "node_"
-"""Prefix of node ids. Ray's status lists a machine that was added by 'ray start', without an
-autoscaler, under its node id."""
+"""Prefix of node ids. If a machine was added by 'ray start' without an autoscaler, Ray's status
+lists it under its node id."""
 _STATUS_KEY = b"__autoscaling_status"
-"""Key of Ray's internal store with the status of version 1 of its autoscaler."""
+"""Key under which version 1 of Ray's autoscaler stores its status in Ray's key-value store."""
 
 
 def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]) -> None:
@@ -37,7 +37,7 @@ def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]
         log: Function that receives each message.
 
     Raises:
-        SettingsError: No machine is large enough, and no autoscaler can add one.
+        SettingsError: No machine is large enough, and the cluster has no autoscaler.
     """
     try:
         count_slots(machine_resources(ray), compute)
@@ -51,8 +51,8 @@ def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]
 def find_autoscaler(ray: Any) -> AutoscalerPresence:
     """Return whether the connected cluster has an autoscaler.
 
-    Ray has no API for this, so the names in Ray's status are inspected: with an autoscaler, the
-    name of a machine is its configured type; without one, it is its node id.
+    Ray has no API for this question, so the names of machines in Ray's status are inspected. With
+    an autoscaler, the name is the configured type of the machine; otherwise it is the node id.
     """
     try:
         name_lists: list[list[str]] = ray.get(
@@ -75,7 +75,7 @@ def _make_status_reader() -> Callable[[], list[list[str]]]:
     # head node. It is nested, because Ray pickles nested functions by value.
     key = _STATUS_KEY
 
-    def read() -> list[list[str]]:
+    def read_name_lists() -> list[list[str]]:
         import ray
         from ray.autoscaler.v2.sdk import get_cluster_status
 
@@ -92,7 +92,7 @@ def _make_status_reader() -> Callable[[], list[list[str]]]:
         name_lists.append([node.ray_node_type_name for node in nodes])
         return name_lists
 
-    return read
+    return read_name_lists
 
 
 def _wait_for_machine(
@@ -104,8 +104,8 @@ def _wait_for_machine(
     if compute.gpus_per_worker:
         bundle["GPU"] = compute.gpus_per_worker
     required_resources = ", ".join(f"{count:g} {name}" for name, count in bundle.items())
-    # The autoscaler adds machines for pending placement groups. This one is only a request; Tune
-    # creates its own placement groups later.
+    # Create a placement group, because the autoscaler adds machines for pending placement groups.
+    # It is removed at the end; Tune creates its own placement groups later.
     request = placement_group([bundle])
     started_at = time.monotonic()
     last_message_s = -_MESSAGE_INTERVAL_S
@@ -126,15 +126,15 @@ def _wait_for_machine(
 def _waiting_message(
     autoscaler: AutoscalerPresence, required_resources: str, num_machines: int, waited_s: float
 ) -> str:
-    status = (
-        "The autoscaler was asked to add one."
+    autoscaler_text = (
+        "The autoscaler was asked to add such a machine."
         if autoscaler == "present"
-        else "It is unknown whether the cluster has an autoscaler. Without one, the search waits "
-        "until a machine is added manually."
+        else "It is unknown whether the cluster has an autoscaler. Without an autoscaler, the "
+        "search waits until a machine is added manually."
     )
     return (
         f"No machine of the cluster has the {required_resources} that a trial reserves "
-        f"({pluralize(num_machines, 'machine')}). {status} Waited {waited_s:.0f} s so far. If no "
-        "machine can be that large, stop with Ctrl-C and lower compute.cpus_per_worker or "
-        "compute.gpus_per_worker."
+        f"({pluralize(num_machines, 'machine')}). {autoscaler_text} Waited {waited_s:.0f} s so "
+        "far. If no machine can be that large, stop with Ctrl-C and lower compute.cpus_per_worker "
+        "or compute.gpus_per_worker."
     )

@@ -2,7 +2,7 @@
 
 A job is pickled and sent to a worker process on any machine. While it runs it may emit progress
 messages, and it ends by returning a result or raising an error. If the process or machine of a job
-is lost, the job runs again, so it must be able to resume from the files of an earlier attempt.
+is lost, the job runs again. Therefore a job must resume from the files of its earlier attempts.
 """
 
 import pickle
@@ -62,7 +62,7 @@ class WorkerLost:
 
 
 JobMessage = JobProgress | JobResult | WorkerLost
-"""Message of a pool about one job, which is identified by its key."""
+"""Message of a pool about one job. The key is the job's key in ``JobPool.submit``."""
 
 
 class JobPool(Protocol):
@@ -108,17 +108,17 @@ class RetryCounter:
         )
 
 
-def run_job(content: bytes, send: Callable[[bytes], None]) -> None:
+def run_job(pickled_job: bytes, send: Callable[[bytes], None]) -> None:
     """Run a pickled job in a worker, and send its progress and its result or error.
 
-    ``decode_message`` decodes what is sent.
+    The receiver decodes each message with ``decode_message``.
     """
 
     def send_message(kind: str, value: object) -> None:
         send(pickle.dumps((kind, value)))
 
     try:
-        result = pickle.loads(content)(lambda message: send_message("progress", message))
+        result = pickle.loads(pickled_job)(lambda message: send_message("progress", message))
     except SluiceError as error:
         send_message("error", error)
     except (BrokenPipeError, ConnectionResetError):
@@ -130,13 +130,13 @@ def run_job(content: bytes, send: Callable[[bytes], None]) -> None:
         send_message("result", result)
 
 
-def decode_message(key: Hashable, content: bytes) -> JobProgress | JobResult:
+def decode_message(key: Hashable, pickled_message: bytes) -> JobProgress | JobResult:
     """Decode a message that ``run_job`` sent for the job ``key``.
 
     Raises:
         SluiceError: Raised by the job.
     """
-    kind, value = pickle.loads(content)
+    kind, value = pickle.loads(pickled_message)
     if kind == "error":
         raise value
     if kind == "result":

@@ -1,8 +1,8 @@
 """A worker process that runs one job after another for its parent process.
 
-The process is started with ``python -c`` and not with ``multiprocessing``. The latter would run the
-parent's main module again in every worker, which takes seconds under Dagster and fails in a script
-without a main guard.
+The process is started with ``python -c`` and not with ``multiprocessing``, because
+``multiprocessing`` runs the parent's main module again in every worker. That takes seconds under
+Dagster, and fails in a script without a main guard.
 """
 
 import os
@@ -35,7 +35,7 @@ skip_collection_at_exit()
 with collection_paused():
     import {imports}
     from sluice.cluster.process import serve
-serve({handle})
+serve({pipe_fd})
 """
 WORKER_ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
@@ -45,8 +45,8 @@ WORKER_ENVIRONMENT = {
 and the hash seed can change the rounding of a result, so they must be equal in all workers."""
 
 _STOP_TIMEOUT_S = 3.0
-"""Time that a worker has to clean up after SIGTERM, before it is killed [s]. Python handles signals
-only between bytecode instructions, so a long call in C delays the exit."""
+"""A worker is killed if it has not exited this time after SIGTERM [s]. Python handles signals only
+between bytecode instructions, so a long call in C delays the exit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class WorkerProcess:
         """Start a process, which imports the modules ``imports`` before its first job."""
         parent_end, child_end = Pipe()
         start_code = _START_CODE.format(
-            path=worker_sys_path(), imports=", ".join(imports), handle=child_end.fileno()
+            path=worker_sys_path(), imports=", ".join(imports), pipe_fd=child_end.fileno()
         )
         with child_end:
             popen = subprocess.Popen(
@@ -87,7 +87,7 @@ class WorkerProcess:
 
 
 def worker_sys_path() -> list[str]:
-    """Return the path of a worker: ``sys.path`` of this process and the folder with ``sluice``."""
+    """Return ``sys.path`` for a worker: the folders of this process and the folder with sluice."""
     package = str(Path(sluice.__file__).parent.parent)
     return [*(os.path.abspath(folder) for folder in sys.path), package]
 
@@ -105,13 +105,13 @@ def stop_processes(workers: Sequence[WorkerProcess]) -> None:
         worker.pipe.close()
 
 
-def serve(handle: int) -> None:
+def serve(pipe_fd: int) -> None:
     """Run jobs until the parent closes the pipe. This function runs in the worker process.
 
     Args:
-        handle: File descriptor of the worker's end of the pipe.
+        pipe_fd: File descriptor of the worker's end of the pipe.
     """
-    pipe: Connection[bytes, bytes] = Connection(handle)
+    pipe: Connection[bytes, bytes] = Connection(pipe_fd)
     try:
         while True:
             run_job(pipe.recv_bytes(), pipe.send_bytes)

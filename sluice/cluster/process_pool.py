@@ -21,7 +21,7 @@ class _RunningJob:
     worker: WorkerProcess
     key: Hashable
     pickled_job: bytes
-    """The job, which is sent again if the process is lost."""
+    """The pickled job, which is sent to another process if the process is lost."""
 
 
 class ProcessPool:
@@ -105,9 +105,8 @@ def open_process_pool(
     """Start as many processes as fit, up to ``max_workers``; stop them at the end of the context.
 
     Args:
-        compute: Settings, of which ``cpus_per_worker`` and ``workers`` limit the number of
-            processes.
-        max_workers: Number of jobs, which limits the number of processes.
+        compute: Settings; ``cpus_per_worker`` and ``workers`` limit the number of processes.
+        max_workers: Maximum number of processes, such as the number of jobs.
         imports: Modules that a process imports before its first job.
 
     Raises:

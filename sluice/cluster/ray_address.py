@@ -14,8 +14,8 @@ _PROBE_METHODS = {
     "": "/ray.rpc.NodeInfoGcsService/CheckAlive",
     "ray://": "/ray.rpc.RayletDriver/ClusterInfo",
 }
-"""gRPC method that only a Ray server provides, by scheme of the address. It accepts an empty
-request."""
+"""gRPC method that only a Ray server provides, by scheme of the address. The method accepts an
+empty request."""
 
 
 def require_cluster(address: str | None) -> None:
@@ -66,7 +66,7 @@ def _require_ray(address: str, *, scheme: str) -> None:
         try:
             channel.unary_unary(_PROBE_METHODS[scheme])(b"", timeout=_CONNECT_TIMEOUT_S)
         except grpc.RpcError as error:
-            # Any other status comes from Ray, for example for an empty request or a missing token.
+            # Another status comes from Ray, for example if the token is missing.
             statuses_of_other_servers = (
                 grpc.StatusCode.UNIMPLEMENTED,
                 grpc.StatusCode.UNAVAILABLE,

@@ -23,7 +23,8 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.shared_folders import ProbeFiles, folder_not_shared_error, write_probe_files
 
 _START_TIMEOUT_S = 120.0
-"""Maximum wait for an actor to start while no job runs [s]. An actor imports torch at its start."""
+"""Maximum wait for the start of an actor while no job runs [s]. An actor imports torch at its
+start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class _RunningJob:
     actor: Any
     key: Hashable
     pickled_job: bytes
-    """The job, which runs again if the actor is lost."""
+    """The pickled job, which runs again on another actor if the actor is lost."""
 
 
 class RayPool:
@@ -50,8 +51,8 @@ class RayPool:
         self._actor_arguments = (worker_sys_path(), tuple(imports), probe_files)
         self._retry_counter = RetryCounter(compute.retries)
         self._starting_actors: dict[Any, tuple[Any, int]] = {}
-        """Actors that are starting, and the number of failed starts that each replaces, by the
-        object reference of their first call."""
+        """Actors that are starting, each with the number of failed starts before it, by the object
+        reference of the actor's first call."""
         self._idle_actors: list[Any] = []
         self._running_jobs: dict[Any, _RunningJob] = {}
         """Running jobs, by the object reference that resolves to their next messages."""
@@ -64,7 +65,8 @@ class RayPool:
         """Start one more actor.
 
         Args:
-            num_failed_starts: Number of earlier actors that failed to start and that it replaces.
+            num_failed_starts: Number of failed starts before this one: the actor replaces an actor
+                that failed to start, which may itself have replaced such an actor.
         """
         actor = self._actor_type.remote(*self._actor_arguments)
         self._starting_actors[actor.check_folders.remote()] = (actor, num_failed_starts)
@@ -116,7 +118,7 @@ class RayPool:
         self._running_jobs[running_job.actor.next_messages.remote(pickled_job)] = running_job
 
     def _finish_start(self, reference: Any) -> None:
-        """Add an actor that has started to the idle ones; replace it if its start failed."""
+        """Add an actor that has started to the idle actors; replace it if its start failed."""
         actor, num_failed_starts = self._starting_actors.pop(reference)
         try:
             folder_and_host = self._ray.get(reference)
@@ -152,8 +154,8 @@ class RayPool:
 
     def _replace_lost(self, running_job: _RunningJob, error: Exception) -> WorkerLost:
         """Replace a lost actor, and queue its job again unless its retries are exhausted."""
-        # The actor is killed, because it may still run although it cannot be reached, and two
-        # actors must not run the same job.
+        # Kill the actor: it may still run although it cannot be reached, and two actors must not
+        # run the same job.
         self._ray.kill(running_job.actor)
         self.add()
         message = self._retry_counter.count_loss(
@@ -206,17 +208,17 @@ def _no_worker_error(reason: str) -> TrainingFailed:
 
 
 def _make_actor_type(ray: Any, compute: ComputeSettings) -> Any:
-    # The class is nested, because Ray pickles nested classes by value. So a worker process can load
-    # the class before ``sys.path`` contains the folder of sluice.
+    # The class is nested, because Ray pickles nested classes by value. A worker process can then
+    # load the class before ``sys.path`` contains the folder of sluice.
     class Worker:
         def __init__(
-            self, path: list[str], imports: tuple[str, ...], probe_files: ProbeFiles
+            self, sys_path: list[str], imports: tuple[str, ...], probe_files: ProbeFiles
         ) -> None:
             import importlib
             import queue
             import sys
 
-            sys.path.extend(folder for folder in path if folder not in sys.path)
+            sys.path.extend(folder for folder in sys_path if folder not in sys.path)
             for name in imports:
                 importlib.import_module(name)
             self.probe_files = probe_files
@@ -230,25 +232,26 @@ def _make_actor_type(ray: Any, compute: ComputeSettings) -> Any:
             folder = first_missing_folder(self.probe_files)
             return None if folder is None else (folder, socket.gethostname())
 
-        def next_messages(self, job: bytes | None) -> list[bytes]:
-            # The job runs in a separate thread, so that messages can be fetched while it runs.
+        def next_messages(self, pickled_job: bytes | None) -> list[bytes]:
+            # A new job runs in a separate thread, so that messages can be fetched while it runs.
+            # Without a job, the next messages of the running job are returned.
             import threading
 
-            if job is not None:
-                threading.Thread(target=self.run, args=(job,), daemon=True).start()
+            if pickled_job is not None:
+                threading.Thread(target=self.run, args=(pickled_job,), daemon=True).start()
             messages = [self.messages.get()]
             while not self.messages.empty():
                 messages.append(self.messages.get())
             return messages
 
-        def run(self, job: bytes) -> None:
+        def run(self, pickled_job: bytes) -> None:
             import os
             import traceback
 
             from sluice.cluster.jobs import run_job
 
             try:
-                run_job(job, self.messages.put)
+                run_job(pickled_job, self.messages.put)
             except BaseException:  # process boundary: the actor ends as a local process would
                 traceback.print_exc()
                 os._exit(1)

@@ -16,29 +16,30 @@ _POLL_INTERVAL_S = 0.005
 def without_unused_processes() -> Iterator[None]:
     """Prevent ``ray.init`` in the block from starting processes that one machine does not need.
 
-    Ray's autoscaler adds machines, and its log monitor sends the output of workers to the driver.
-    Both are Python processes, each of which needs about 2 s of CPU time while the first worker
-    starts. ``ray.init`` has no arguments for them.
+    Ray's autoscaler adds machines, and Ray's log monitor sends the output of workers to the driver.
+    Both are Python processes. Each needs about 2 s of CPU time while the first worker starts.
+    ``ray.init`` has no arguments to disable them.
     """
     from ray._private import parameter
 
-    original_params = parameter.RayParams
+    original_class = parameter.RayParams
     parameter.RayParams = functools.partial(  # type: ignore[misc, assignment]
-        original_params,
+        original_class,
         no_monitor=True,
         include_log_monitor=False,  # type: ignore[arg-type]
     )
     try:
         yield
     finally:
-        parameter.RayParams = original_params  # type: ignore[misc]
+        parameter.RayParams = original_class  # type: ignore[misc]
 
 
 @contextlib.contextmanager
 def ending_processes_on_error(folder: Path) -> Iterator[None]:
     """End the processes that ``ray.init`` started in the block if it raises.
 
-    Ray ends them only when this process exits, so they would slow down the next attempt to start.
+    Ray itself ends these processes only when this process exits. Until then, they would slow down
+    the next attempt to start Ray.
 
     Args:
         folder: Folder of Ray's sessions, which is in the command lines of its processes.

@@ -21,8 +21,8 @@ from sluice.cluster.slots import count_slots
 
 T = TypeVar("T")
 _RESPONSE_TIMEOUT_S = 60.0
-"""Time within which a machine must start a worker [s]. The start takes a second on idle cores, and
-half a minute on a machine with eight processes per core."""
+"""Maximum wait for the response of a machine, which first starts a worker [s]. The start takes a
+second on idle cores, and half a minute on a machine with eight processes per core."""
 _MAX_START_ATTEMPTS = 3
 """Number of attempts to start Ray on this machine."""
 _RUNTIME_ENV_FAILURE = "it cannot set up runtime_env, see runtime_env_setup-*.log on that machine"
@@ -44,11 +44,11 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
         SettingsError: The cluster cannot be reached, or Ray cannot start.
         StorageError: Ray's token or its folder cannot be written on this machine.
     """
-    # Imported here, because the import takes half a second and not every program needs Ray.
+    # Import Ray here, because the import takes half a second, and not every program needs Ray.
     import ray
 
-    is_active = ray.is_initialized()
-    if compute.runtime_env is not None and is_active:
+    was_active = ray.is_initialized()
+    if compute.runtime_env is not None and was_active:
         raise SettingsError(
             "compute.runtime_env is set, but Ray is already running in this process.",
             fix="Pass runtime_env to your own ray.init and remove it from compute, or call "
@@ -56,19 +56,19 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
         )
     if compute.address is not None:
         require_cluster(compute.address)
-        if is_active:
+        if was_active:
             raise SettingsError(
                 f"compute.address is '{compute.address}', but Ray is already running in this "
                 "process.",
                 fix="Remove compute.address to use the running instance, or call ray.shutdown "
                 "first.",
             )
-    if not is_active:
+    if not was_active:
         _start(ray, compute, num_cpus)
     try:
         yield ray
     finally:
-        if not is_active:
+        if not was_active:
             ray.shutdown()
 
 
@@ -101,8 +101,8 @@ class MachineResponse(Generic[T]):
     """Return value of the function; None if it did not return."""
 
     error: str = ""
-    """Why the machine cannot run the function, for example because its runtime environment
-    fails."""
+    """Why the machine cannot run the function, such as a failure of its runtime environment; empty
+    otherwise."""
 
     @property
     def is_silent(self) -> bool:
@@ -167,7 +167,7 @@ def _host_name(node: Mapping[str, Any]) -> str:
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error's text without a full stop; its type if it has no text."""
+    """Return the last line of an error's text, without a full stop; without a text, its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
 
 
@@ -180,7 +180,7 @@ def dashboard_url(ray: Any) -> str:
 def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
     """Start Ray on this machine, with every port on 127.0.0.1 and token authentication.
 
-    Ray makes its folder of sockets and logs writable for all users. Therefore that folder is
+    Ray makes its folder of sockets and logs writable for all users. Therefore Ray's folder is
     created inside a private folder of this user.
 
     Args:
@@ -197,13 +197,13 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
     temporary_folder: str = utils.get_default_system_temp_dir()  # type: ignore[no-untyped-call]
     folder = make_user_temporary_folder(Path(temporary_folder)) / "ray"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics without consent
-    # Ray's processes inherit the environment of this process, and workers inherit it from them.
+    # Ray's processes inherit the environment of this process, and pass it to their workers.
     environment = {_CLUSTER_VARIABLE: "0", **WORKER_ENVIRONMENT}
     previous_flag = ray_constants.ENABLE_RAY_CLUSTER
     previous_values = {name: os.environ.get(name) for name in environment}
-    # Ray uses only 127.0.0.1 if it expects no other machines, as on macOS. With this flag, it
-    # expects none. The argument _node_ip_address="127.0.0.1" is not enough: Ray then selects
-    # another address and listens on all interfaces.
+    # Set a flag so that Ray expects no other machines, as on macOS, and uses only 127.0.0.1. The
+    # argument _node_ip_address="127.0.0.1" is not enough: Ray then selects another address and
+    # listens on all interfaces.
     ray_constants.ENABLE_RAY_CLUSTER = False
     os.environ.update(environment)
     try:
@@ -218,7 +218,7 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
                 logging_level="ERROR",
                 job_config=_job_config(),
             )
-    finally:  # restored, because this process may join a cluster later
+    finally:  # restore the flag and the environment, because this process may join a cluster later
         ray_constants.ENABLE_RAY_CLUSTER = previous_flag
         for name, value in previous_values.items():
             if value is None:
@@ -230,8 +230,8 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
 def _init_with_retries(ray: Any, folder: Path, **options: Any) -> None:
     """Call ``ray.init``, and call it again if Ray's processes did not start in time.
 
-    Ray waits 30 s for its processes. On a busy machine the first start may take longer, but the
-    next attempt is faster.
+    Ray waits 30 s for its processes. On a busy machine, the first start may take longer. The next
+    attempt is faster.
 
     Args:
         ray: The ``ray`` module.
@@ -304,10 +304,10 @@ def _start(ray: Any, compute: ComputeSettings, num_cpus: int | None) -> None:
 def _try_runtime_env(ray: Any) -> None:
     """Start one worker, so that an error of the runtime environment is raised early."""
 
-    def start() -> None:
+    def do_nothing() -> None:
         return None
 
-    ray.get(ray.remote(num_cpus=0, max_retries=0)(start).remote())
+    ray.get(ray.remote(num_cpus=0, max_retries=0)(do_nothing).remote())
 
 
 def _runtime_env_error(reason: str) -> SettingsError:

@@ -8,16 +8,15 @@ import contextlib
 import os
 import pickle
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import sluice
 from sluice.base.errors import SettingsError, SluiceError, TrainingFailed
 from sluice.base.files import storage_error
 from sluice.base.pluralize import pluralize
+from sluice.cluster.process import worker_sys_path
 from sluice.cluster.ray_session import join_ray, last_line, machine_resources
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.slots import require_slots
@@ -25,9 +24,10 @@ from sluice.cluster.stale_files import process_prefix, remove_stale_files
 
 T = TypeVar("T")
 Emit = Callable[[Any], None]
+"""Function that sends a picklable message from a rank to the caller of ``run_on_ranks``."""
 RankFunction = Callable[[Emit], T]
 """Function that every rank calls inside torch's process group. The caller of ``run_on_ranks``
-receives the messages that it emits."""
+receives the messages that the function emits."""
 
 _POLL_S = 0.2
 """Interval at which messages of the ranks are forwarded [s]."""
@@ -35,8 +35,8 @@ _STOP_TIMEOUT_S = 10.0
 """Maximum wait for Ray Train to stop its ranks [s]."""
 
 _COLLECTIVE_TIMEOUT_S = 1800
-"""Maximum wait of a collective operation [s]. Other ranks wait for example while the first rank
-writes files or computes test metrics."""
+"""Maximum wait of a rank for the other ranks in a collective operation [s]. For example, ranks wait
+while the first rank writes files or computes test metrics."""
 _HEALTH_CHECK = ("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
 """Environment variable and value: interval at which Ray Train checks whether the ranks have
 finished [s]. The default is 2 s."""
@@ -54,8 +54,8 @@ def run_on_ranks(
     """Call ``function`` in several cooperating processes; return the result of the first rank.
 
     If a process or its machine is lost, all ranks are started again, up to ``compute.retries``
-    times. The function must therefore resume from its own checkpoint. An error that the function
-    raises is not retried.
+    times. The function must therefore resume from its own checkpoint. If the function raises an
+    error, it is not called again.
 
     Args:
         function: An importable function, or a ``functools.partial`` of one.
@@ -83,7 +83,7 @@ def run_on_ranks(
             _forward_messages(ray, mailbox, on_message)
             pickled_error = _get_from_mailbox(ray, mailbox.error.remote())
             if pickled_error is None:
-                pickled_result = run.outcome(compute.retries)
+                pickled_result = run.fetch_pickled_result(compute.retries)
         finally:
             run.end()
             ray.kill(mailbox)
@@ -95,32 +95,38 @@ def run_on_ranks(
 class _RayTrainRun:
     """A run of Ray Train in a separate process on this machine.
 
-    Ray Train does not run in this process for two reasons. In the main thread it would permanently
-    disable Ctrl-C. In another thread it could not be stopped, and it would crash the process if Ray
-    is shut down during the run.
+    Ray Train does not run in this process for two reasons. In the main thread, Ray Train would
+    permanently disable Ctrl-C. In another thread, it could not be stopped, and it would crash the
+    process if Ray is shut down during the run.
     """
 
     def __init__(
-        self, ray: Any, function: bytes, mailbox: Any, compute: ComputeSettings, storage: Path
+        self,
+        ray: Any,
+        pickled_function: bytes,
+        mailbox: Any,
+        compute: ComputeSettings,
+        storage: Path,
     ) -> None:
         self._ray = ray
-        rank_function = _make_rank_function(function, mailbox)
+        rank_function = _make_rank_function(pickled_function, mailbox)
         task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=_on_this_node(ray))
-        self._result = task(_make_fit(rank_function, compute, storage)).remote()
+        self._result_reference = task(_make_fit(rank_function, compute, storage)).remote()
 
     def is_active_after(self, seconds: float) -> bool:
-        """Return whether the run is still active after ``seconds``."""
-        done, _ = self._ray.wait([self._result], timeout=seconds)
-        return not done
+        """Wait at most ``seconds`` for the end of the run; return whether it is still active."""
+        ready_references, _ = self._ray.wait([self._result_reference], timeout=seconds)
+        return not ready_references
 
     def end(self) -> None:
         """Stop the run and its ranks if it is still active, and release their resources."""
         if self.is_active_after(0):
-            self._ray.cancel(self._result)  # has the effect of Ctrl-C: Ray Train stops its ranks
+            # A cancelled task gets the exception of Ctrl-C, with which Ray Train stops its ranks.
+            self._ray.cancel(self._result_reference)
         if self.is_active_after(_STOP_TIMEOUT_S):
-            self._ray.cancel(self._result, force=True)
+            self._ray.cancel(self._result_reference, force=True)
 
-    def outcome(self, retries: int) -> bytes:
+    def fetch_pickled_result(self, retries: int) -> bytes:
         """Return the pickled result of the first rank.
 
         Raises:
@@ -134,12 +140,12 @@ class _RayTrainRun:
         )
         cause: Exception | None = None
         try:
-            value: bytes | None = self._ray.get(self._result)
+            pickled_result: bytes | None = self._ray.get(self._result_reference)
         except rank_loss_errors as error:
             cause = error
         else:
-            if value is not None:
-                return value
+            if pickled_result is not None:
+                return pickled_result
         reason = "no rank returned a result" if cause is None else last_line(cause)
         raise TrainingFailed(
             "The processes that fit one model together were lost more than "
@@ -159,7 +165,7 @@ def _make_fit(
         resources["GPU"] = compute.gpus_per_worker
     use_gpu = bool(compute.gpus_per_worker)
     num_ranks, retries = compute.ranks_per_training, compute.retries
-    name, parent = storage.name, str(storage.parent)
+    storage_name, storage_parent = storage.name, str(storage.parent)
 
     # The function is nested, because Ray pickles nested functions by value.
     def fit() -> bytes | None:
@@ -179,8 +185,8 @@ def _make_fit(
                 num_workers=num_ranks, use_gpu=use_gpu, resources_per_worker=resources
             ),
             run_config=api.RunConfig(
-                name=name,
-                storage_path=parent,
+                name=storage_name,
+                storage_path=storage_parent,
                 failure_config=api.FailureConfig(max_failures=retries),
                 logging_config=api.LoggingConfig(log_level="ERROR"),
                 worker_runtime_env={"env_vars": _RANK_ENVIRONMENT},
@@ -191,34 +197,33 @@ def _make_fit(
     return fit
 
 
-def _make_rank_function(function: bytes, mailbox: Any) -> Callable[[], bytes | None]:
+def _make_rank_function(pickled_function: bytes, mailbox: Any) -> Callable[[], bytes | None]:
     """Return the function that Ray Train calls in every rank."""
-    package = str(Path(sluice.__file__).parent.parent)
-    path = [*(os.path.abspath(folder) for folder in sys.path), package]
+    sys_path = worker_sys_path()
     working_dir = os.getcwd()
 
-    # The function is nested, because Ray pickles nested functions by value. So a rank can load the
-    # function before ``sys.path`` contains the folder of sluice.
+    # The function is nested, because Ray pickles nested functions by value. A rank can then load
+    # the function before ``sys.path`` contains the folder of sluice.
     def run_rank() -> bytes | None:
         import contextlib
         import os
         import sys
 
-        sys.path.extend(folder for folder in path if folder not in sys.path)
+        sys.path.extend(folder for folder in sys_path if folder not in sys.path)
         with contextlib.suppress(OSError):
             os.chdir(working_dir)  # Ray Train has changed the working folder
         from sluice.cluster.ray_train import run_rank_function
 
-        return run_rank_function(function, mailbox)
+        return run_rank_function(pickled_function, mailbox)
 
     return run_rank
 
 
-def run_rank_function(function: bytes, mailbox: Any) -> bytes | None:
+def run_rank_function(pickled_function: bytes, mailbox: Any) -> bytes | None:
     """Call the function of a rank, in the process of the rank, and return its pickled result.
 
     If the function raises, the error is stored in ``mailbox``, and this process leaves the process
-    group. So the other ranks raise ``RankLost`` instead of waiting for this one. Ray Train then
+    group. The other ranks then raise ``RankLost`` instead of waiting for this rank. Ray Train
     restarts all ranks, and each returns immediately because ``mailbox`` contains an error.
     """
     import ray
@@ -232,7 +237,7 @@ def run_rank_function(function: bytes, mailbox: Any) -> bytes | None:
     try:
         if ray.get(mailbox.error.remote()) is not None:
             return None
-        return pickle.dumps(pickle.loads(function)(emit))
+        return pickle.dumps(pickle.loads(pickled_function)(emit))
     except ray.exceptions.RayActorError:
         pass  # the parent process has ended
     except RankLost:
@@ -248,9 +253,9 @@ def run_rank_function(function: bytes, mailbox: Any) -> bytes | None:
 
 
 def open_mailbox(ray: Any) -> Any:
-    """Start the process that receives messages of the ranks, and return its handle.
+    """Start a Ray actor that receives messages of the ranks, and return the actor.
 
-    The process runs on this machine, so it is not lost if another machine is lost.
+    The actor runs on this machine, so it is not lost if another machine is lost.
     """
 
     class Mailbox:

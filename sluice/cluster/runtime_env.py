@@ -1,8 +1,8 @@
 """Settings of Ray's runtime environment: code, packages and environment variables of workers.
 
 Settings are stored with every run, so they must not contain secrets. Instead, the value of an
-environment variable may contain ``${NAME}``. It is replaced by the value of NAME when the cluster
-is joined. The secret itself is not stored.
+environment variable may contain ``${NAME}``, which is replaced by the value of NAME when this
+process joins the cluster. The secret itself is not stored.
 """
 
 import re
@@ -17,19 +17,19 @@ from sluice.base.redaction import MASK, redact_data
 from sluice.base.settings import Settings, suggest_nearest
 from sluice.cluster.process import WORKER_ENVIRONMENT
 
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_VARIABLE_PATTERN = re.compile(r"\$\{(\w+)\}")
 _MIN_HIDDEN_LENGTH = 4
 """Minimum length of values that are hidden in messages. Shorter values, such as '1', are not
 secrets, and hiding them would make messages unreadable."""
 _REDACT = BeforeValidator(redact_data)
-"""Masks secrets in a value before validation, because the error message contains a refused
-value."""
+"""Masks secrets in a value before validation, because the message of a validation error may contain
+the value."""
 
 
 class RuntimeEnvSettings(Settings):
     """Ray's runtime environment of a job. Ray's documentation describes each field."""
 
-    # Otherwise pydantic's messages would contain the original value from before it was masked.
+    # Keep values out of pydantic's messages, which would contain them before they are masked.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     working_dir: str | None = Field(
@@ -74,10 +74,10 @@ class RuntimeEnvSettings(Settings):
 def resolve_runtime_env(
     settings: RuntimeEnvSettings | None, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the ``runtime_env`` argument of ``ray.init``. It contains secrets, so never log it.
+    """Return the ``runtime_env`` argument of ``ray.init``, which may contain secrets.
 
     Args:
-        settings: The user's settings. If None, the result contains only the environment variables
+        settings: The user's settings. With None, the result contains only the environment variables
             that Sluice sets for all workers.
         environ: Environment variables of this process.
 
@@ -87,7 +87,10 @@ def resolve_runtime_env(
     settings = settings or RuntimeEnvSettings()
     runtime_env: dict[str, Any] = {
         "env_vars": WORKER_ENVIRONMENT
-        | {name: _resolve(name, value, environ) for name, value in settings.env_vars.items()}
+        | {
+            name: _expand_variables(name, value, environ)
+            for name, value in settings.env_vars.items()
+        }
     }
     if settings.working_dir is not None:
         runtime_env["working_dir"] = _url_or_local_path(settings.working_dir, "working_dir")
@@ -114,7 +117,7 @@ def hide_values(text: str, runtime_env: Mapping[str, Any]) -> str:
     return text
 
 
-def _resolve(name: str, value: str, environ: Mapping[str, str]) -> str:
+def _expand_variables(name: str, value: str, environ: Mapping[str, str]) -> str:
     def replacement(match: re.Match[str]) -> str:
         if match[1] in environ:
             return environ[match[1]]
@@ -125,13 +128,13 @@ def _resolve(name: str, value: str, environ: Mapping[str, str]) -> str:
             fix=f"Set {match[1]} in that process, or correct its name.",
         )
 
-    return _VARIABLE.sub(replacement, value)
+    return _VARIABLE_PATTERN.sub(replacement, value)
 
 
-def _url_or_local_path(path: str, name: str) -> str:
+def _url_or_local_path(path: str, setting: str) -> str:
     if "://" in path or Path(path).expanduser().exists():
         return path if "://" in path else str(Path(path).expanduser().absolute())
     raise SettingsError(
-        f"compute.runtime_env.{name}: '{path}' does not exist (relative to {Path.cwd()}).",
+        f"compute.runtime_env.{setting}: '{path}' does not exist (relative to {Path.cwd()}).",
         fix="Set a local folder, or the URL of a .zip (https://, s3://, gs://).",
     )

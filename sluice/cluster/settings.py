@@ -10,14 +10,15 @@ from sluice.cluster.runtime_env import RuntimeEnvSettings
 class ComputeSettings(Settings):
     """Machines and resources of trainings.
 
-    These settings do not affect the result of a training, with two exceptions: results on a GPU and
-    on a CPU differ by rounding, and so do results with different numbers of ranks. The decisions of
-    a search that is not ordered depend on the speed of the machines. Resources are reserved, but
-    not enforced. A training always uses one thread, even if it reserves several cores, because the
-    rounding of sums depends on the number of threads.
+    These settings do not affect the result of a training, with two exceptions. Results on a GPU and
+    on a CPU differ by rounding. Results with different numbers of ranks differ by rounding, too.
+    The decisions of an unordered search also depend on the speed of the machines.
+
+    Resources are reserved, but not enforced. A training always uses one thread, even if it reserves
+    several cores, because the rounding of sums depends on the number of threads.
     """
 
-    # Otherwise pydantic's messages would contain the original value from before it was masked.
+    # Keep values out of pydantic's messages, which would contain them before they are masked.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     address: str | None = Field(
@@ -73,7 +74,8 @@ class ComputeSettings(Settings):
     @field_validator("storage_path", mode="before")
     @classmethod
     def _mask_credential(cls, storage_path: object) -> object:
-        # Masked before validation, because the error message contains a refused value.
+        # Mask a credential before validation, because the message of a validation error may contain
+        # the value.
         return redact(storage_path) if isinstance(storage_path, str) else storage_path
 
     @field_validator("storage_path")

@@ -38,7 +38,7 @@ def write_probe_files(folders: Sequence[Path]) -> Iterator[ProbeFiles]:
 
 
 def first_missing_folder(probe_files: ProbeFiles) -> Path | None:
-    """Return the first folder that this worker does not share; None if it shares all.
+    """Return the first folder that this worker does not share; None if it shares all folders.
 
     A folder is not shared if the worker cannot read its probe file or reads other content.
     """

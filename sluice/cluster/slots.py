@@ -8,7 +8,7 @@ from sluice.base.pluralize import pluralize
 from sluice.cluster.settings import ComputeSettings
 
 _TOLERANCE = 1e-9
-"""Tolerance for rounding errors of a division, so that three shares of 1/3 fit on one GPU."""
+"""Tolerance for rounding errors of a division, so that three jobs with 1/3 GPU fit on one GPU."""
 
 
 def count_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSettings) -> int:
@@ -34,7 +34,7 @@ def count_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSetting
 
 
 def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSettings) -> None:
-    """Refuse settings with which not all ranks can run at once, because Ray would wait forever.
+    """Refuse settings with which the ranks do not all fit at once. Ray would wait forever.
 
     Args:
         machines: As for ``count_slots``.
@@ -65,7 +65,7 @@ def _count_jobs(available: float, required: float) -> float:
 def _count_gpu_jobs(available: float, required: float) -> float:
     if required <= 0:
         return math.inf
-    # A fraction cannot be split between GPUs: two GPUs have room for four jobs of 0.4, not five.
+    # A job with a fraction of a GPU uses one GPU only: on two GPUs, four jobs of 0.4 fit, not five.
     return (
         available * _count_jobs(1.0, required) if required < 1 else _count_jobs(available, required)
     )
@@ -81,11 +81,11 @@ def _not_enough_resources_error(
     ):
         largest_amount = max((machine.get(name, 0.0) for machine in machines), default=0.0)
         if required > largest_amount:
-            where = (
+            machine_text = (
                 "this machine" if len(machines) == 1 else f"the largest of {len(machines)} machines"
             )
             return SettingsError(
-                f"A training reserves {required:g} {name} ({setting}), but {where} has "
+                f"A training reserves {required:g} {name} ({setting}), but {machine_text} has "
                 f"{largest_amount:g}.",
                 fix=fix.format(setting),
             )

@@ -13,17 +13,17 @@ import time
 from pathlib import Path
 
 _MAX_AGE_OTHER_HOST_S = 30 * 86_400.0
-"""Age after which files of another host are removed [s]. It cannot be checked whether the processes
-of another host have ended, but no training takes a month."""
+"""Age at which files of another host are removed [s]. It cannot be checked whether the processes of
+another host have ended, but no training takes a month."""
 
 
 _CLOCK_TOLERANCE_S = 2
-"""Tolerance when the start of a process is compared with the time of a file, for coarse clocks
+"""Tolerance for coarse clocks when the start time of a process is compared with the time of a file
 [s]."""
 
 
 def process_prefix(kind: str) -> str:
-    """Return the prefix for the names of this process's temporary files of one kind."""
+    """Return the prefix for names of temporary files of this process; ``kind`` is their purpose."""
     return f".{kind}-{os.getpid()}-{socket.gethostname()}-"
 
 
@@ -51,7 +51,7 @@ def _is_stale(path: Path, pid: int, host: str) -> bool:
         written_at = path.stat().st_mtime
         if host != socket.gethostname():
             return time.time() - written_at > _MAX_AGE_OTHER_HOST_S
-        # A process that started after the file was written is another one with the same id.
+        # If the process started after the file was written, another process now has the id.
         return psutil.Process(pid).create_time() > written_at + _CLOCK_TOLERANCE_S
     except psutil.NoSuchProcess:
         return True

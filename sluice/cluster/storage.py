@@ -18,8 +18,7 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.stale_files import process_prefix, remove_stale_files
 
 _RETRY_LIMIT_S = 60
-"""Time for which the client of Google Cloud Storage retries a request [s]; the default is 15
-min."""
+"""Time for which the client of Google Cloud Storage retries a request [s]; by default 15 min."""
 
 
 def tune_storage(
@@ -56,7 +55,7 @@ def tune_storage(
         return str(path), None
     filesystem, prefix = _open_filesystem(url)
     with _probe_file(filesystem, prefix, url) as (probe, content):
-        for host, reason in _failed_reads(filesystem, probe, content, compute, log):
+        for host, reason in _find_failed_reads(filesystem, probe, content, compute, log):
             raise StorageError(
                 f"compute.storage_path '{url}' can be written here, but the machine {host} of the "
                 f"cluster cannot read it: {reason}.",
@@ -80,7 +79,9 @@ def _check_folder(path: Path, compute: ComputeSettings, log: Callable[[str], Non
     except OSError as error:
         raise storage_error(path, error) from error
     try:
-        for host, reason in _failed_reads(fs.LocalFileSystem(), str(probe), content, compute, log):
+        for host, reason in _find_failed_reads(
+            fs.LocalFileSystem(), str(probe), content, compute, log
+        ):
             raise SettingsError(
                 f"Results and checkpoints are written to the folder {path}, which the machine "
                 f"{host} of the cluster cannot read: {reason.rstrip('.')}.",
@@ -128,16 +129,16 @@ def _open_by_fsspec(url: str) -> tuple[Any, str]:
 
 
 def _with_retry_limit(url: str) -> str:
-    """Add a retry limit to a URL of Google Cloud Storage; return other URLs unchanged.
+    """Add a retry limit to a URL of Google Cloud Storage that has no retry limit.
 
-    A URL that contains a limit is also unchanged.
+    Other URLs are returned unchanged.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("gs", "gcs") or "retry_limit_seconds" in parts.query:
+    url_parts = urlsplit(url)
+    if url_parts.scheme not in ("gs", "gcs") or "retry_limit_seconds" in url_parts.query:
         return url
     limit = f"retry_limit_seconds={_RETRY_LIMIT_S}"
-    query = f"{parts.query}&{limit}" if parts.query else limit
-    return urlunsplit(parts._replace(query=query))
+    query = f"{url_parts.query}&{limit}" if url_parts.query else limit
+    return urlunsplit(url_parts._replace(query=query))
 
 
 @contextlib.contextmanager
@@ -145,8 +146,8 @@ def _probe_file(filesystem: Any, prefix: str, url: str) -> Iterator[tuple[str, b
     from pyarrow import ArrowException
 
     probe, content = f"{prefix}/{_probe_name()}", secrets.token_bytes(16)
-    # The client libraries of clouds raise other errors, too. These have no common base class, and
-    # are not converted.
+    # The client libraries of clouds raise other errors, too. They are not converted, because they
+    # have no common base class.
     try:
         with filesystem.open_output_stream(probe) as stream:
             stream.write(content)
@@ -166,7 +167,7 @@ def _probe_file(filesystem: Any, prefix: str, url: str) -> Iterator[tuple[str, b
             filesystem.delete_file(probe)
 
 
-def _failed_reads(
+def _find_failed_reads(
     filesystem: Any,
     probe: str,
     content: bytes,

@@ -27,7 +27,7 @@ def trial_resources(compute: ComputeSettings) -> Any:
 def local_ray_cores(compute: ComputeSettings) -> int | None:
     """Return the number of cores that a local Ray instance needs for ``compute.workers``.
 
-    It is at most the number of cores of this machine. Returns None without a limit of workers.
+    The result is at most the number of cores of this process; None without ``compute.workers``.
     """
     if compute.workers is None:
         return None
@@ -52,8 +52,8 @@ def describe_idle_slots(
     Args:
         ray: The ``ray`` module, connected to the cluster.
         compute: Resources that a trial reserves, and the limit ``workers``.
-        trial_limit: Setting that limits the concurrent trials of the search, and their maximum
-            number; None without a limit.
+        trial_limit: Name of the setting that limits the concurrent trials of the search, and their
+            maximum number; None without a limit.
     """
     resources = machine_resources(ray)
     num_slots = _count_slots_without_limit(resources, compute)

@@ -1,6 +1,6 @@
-"""Runs a tracking client in a process of its own, with a time limit.
+"""Runs a tracking client in a separate process, with a time limit.
 
-Output, side effects, retries and failures of the client then do not affect the caller.
+Output, side effects, retries and failures of the client do not affect the caller.
 """
 
 import contextlib
@@ -48,8 +48,8 @@ def run_client_process(
         The printed value.
 
     Raises:
-        ClientFailed: The process failed, ended without a result, or was not finished in time and
-            was killed.
+        ClientFailed: The process failed, ended without a result, or was killed because it exceeded
+            the time limit.
         OSError: The process cannot be started.
     """
     process = subprocess.Popen(
@@ -59,7 +59,7 @@ def run_client_process(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # one kill then also ends the client's own processes
+        start_new_session=True,  # so that one kill also ends the client's child processes
     )
     try:
         output, errors = process.communicate(json.dumps(payload).encode(), timeout=timeout_s)
@@ -73,10 +73,12 @@ def run_client_process(
             pipe.close()
         process.wait()
     if process.returncode:
-        lines = errors.decode(errors="replace").strip().splitlines()
-        raise ClientFailed(redact(lines[-1]) if lines else f"exit code {process.returncode}.")
-    # The client may have printed lines of its own before the result. Code that it runs, such as a
-    # model, may end the process before the result is printed.
+        error_lines = errors.decode(errors="replace").strip().splitlines()
+        raise ClientFailed(
+            redact(error_lines[-1]) if error_lines else f"exit code {process.returncode}."
+        )
+    # The last line is the result; the client may have printed other lines before. The result may be
+    # missing, because code that the client runs, such as a model, may end the process.
     try:
         return json.loads(output.strip().splitlines()[-1])
     except (IndexError, ValueError):

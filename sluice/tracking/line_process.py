@@ -1,6 +1,7 @@
 """Sends lines to a separate process without blocking; only ``close`` waits for that process.
 
-The sender may be a training: a process that is slow, hangs or has ended must not delay it.
+The sender may be a training, which must not be delayed by a process that is slow, hangs or has
+ended.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from sluice.base.redaction import redact
 from sluice.tracking.client_process import ClientFailed, package_environment
 
 _MAX_PENDING_BYTES = 16 * 1024 * 1024
-"""Largest size of the lines that wait in memory. An epoch of a fold run needs about 300 bytes."""
+"""Maximum size of the lines that wait in memory. An epoch of a fold run needs about 300 bytes."""
 
 
 class LineProcess:
@@ -36,7 +37,7 @@ class LineProcess:
     """
 
     def __init__(self, module: str, *, folder: Path, environ: Mapping[str, str]) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close and kill
+        self._stderr_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close and kill
         self._pending_bytes = bytearray()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
@@ -44,8 +45,9 @@ class LineProcess:
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            # Ctrl-C does not reach the process, and one kill ends its children too.
+            stderr=self._stderr_file,
+            # With a new session, Ctrl-C does not reach the process, and one kill also ends the
+            # child processes.
             start_new_session=True,
         )
         assert self._process.stdin is not None
@@ -56,7 +58,7 @@ class LineProcess:
         """Send one line, which ends with a newline; returns at once.
 
         Raises:
-            ClientFailed: The process has ended, or is too slow. It is killed.
+            ClientFailed: The process has ended, or was killed because it is too slow.
         """
         self._pending_bytes += line
         if len(self._pending_bytes) > _MAX_PENDING_BYTES:
@@ -68,7 +70,7 @@ class LineProcess:
         """End the process after it has read all lines, and wait for it.
 
         Raises:
-            ClientFailed: The process failed, or was not finished in time and was killed.
+            ClientFailed: The process failed, or was killed because it exceeded the time limit.
         """
         deadline = time.monotonic() + timeout_s
         try:
@@ -90,18 +92,18 @@ class LineProcess:
         """Kill the process and its children; return why it failed, or '' if it did not fail."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        code = self._process.wait()
+        exit_code = self._process.wait()
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        if self._errors.closed:
+        if self._stderr_file.closed:
             return ""
-        with self._errors:
-            self._errors.seek(0)
-            lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        if code == 0:
+        with self._stderr_file:
+            self._stderr_file.seek(0)
+            error_lines = self._stderr_file.read().decode(errors="replace").strip().splitlines()
+        if exit_code == 0:
             return ""
-        return redact(lines[-1]).rstrip(".") if lines else f"exit code {code}"
+        return redact(error_lines[-1]).rstrip(".") if error_lines else f"exit code {exit_code}"
 
     def _write(self) -> None:
         try:

@@ -4,10 +4,10 @@ Every version, promoted or not, becomes a run of the experiment with its config,
 curves, lineage and receipts, and a version of the registered model whose source is that run. A
 promotion or rollback moves the alias ``production``; a candidate that may be promoted has the alias
 ``staging``. The tags ``sluice.version``, ``sluice.candidate``, ``sluice.verdict`` and
-``sluice.stage`` have the values of the ledger. MLflow counts versions by itself, so its numbers may
-differ from those of the ledger.
+``sluice.stage`` have the values of the ledger. MLflow counts versions by itself, so its version
+numbers may differ from the version numbers of the ledger.
 
-The ledger decides and MLflow shows: a change of an alias on the server promotes nothing.
+MLflow only displays the ledger's decisions: a change of an alias on the server promotes nothing.
 
 The client of MLflow runs in a separate process, because it retries failed requests for minutes.
 """
@@ -31,8 +31,9 @@ PRODUCTION, STAGING = "production", "staging"
 """Aliases of the registered model."""
 
 _MAX_PARAMS, _MAX_METRICS = 100, 1000
-"""Maximum numbers of parameters and metrics that the server accepts in one request."""
+"""Maximum numbers of parameters and of metrics that the server accepts in one request."""
 _MAX_PARAM_CHARS = 6000
+"""Maximum length of a parameter's value that the server accepts; longer values are cut."""
 _MAX_RETRIES, _REQUEST_TIMEOUT_S = 2, 20
 
 
@@ -44,11 +45,11 @@ class MlflowChange(Record):
     action: str
     """Action of the entry, such as 'register', 'promote' or 'rollback'."""
     from_version: int | None
-    """Version in production before a promotion or rollback; None without one."""
+    """Version in production before a promotion or rollback; None if no version was."""
     stage: str
     """State of the version after the entry: 'dev', 'staging' or 'production'."""
     verdict: str
-    """Outcome of the newest promotion receipt; empty without one."""
+    """Outcome of the newest promotion receipt; empty if the version has no such receipt."""
     registered_ms: int
     """Time of registration [ms since 1970]."""
     config: dict[str, Any]
@@ -65,7 +66,7 @@ def mirror_to_mlflow(
     folder: Path,
     environ: Mapping[str, str],
 ) -> str:
-    """Mirror one history entry; mirroring it a second time changes nothing.
+    """Mirror one history entry. If an entry is mirrored again, nothing changes.
 
     Args:
         change: The history entry with its version.
@@ -79,7 +80,7 @@ def mirror_to_mlflow(
         What was mirrored, in one sentence.
 
     Raises:
-        ClientFailed: The server or the client failed, or was not finished in time.
+        ClientFailed: The server or the client failed, or the time limit was exceeded.
         OSError: The client cannot be started.
     """
     if find_spec("mlflow") is None:
@@ -121,8 +122,8 @@ def _mirror(payload: Mapping[str, Any]) -> str:
     model = payload["registered_model"]
     run = _find_or_create_run(client, payload)
     mlflow_version = _find_or_create_mlflow_version(client, model, run)
-    for key in ("version", "candidate", "verdict", "stage"):
-        client.set_model_version_tag(model, mlflow_version, f"sluice.{key}", str(payload[key]))
+    for name in ("version", "candidate", "verdict", "stage"):
+        client.set_model_version_tag(model, mlflow_version, f"sluice.{name}", str(payload[name]))
     if payload["action"] in ("promote", "rollback"):
         _move_alias(client, model, PRODUCTION, mlflow_version)
         previous_version = _find_mlflow_version(client, model, payload["from_version"])
@@ -136,7 +137,7 @@ def _mirror(payload: Mapping[str, Any]) -> str:
 
 
 def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
-    """Return the finished run of the version; an interrupted one is completed."""
+    """Return the finished run of the version; an interrupted run is completed."""
     experiment = client.get_experiment_by_name(payload["experiment"])
     experiment_id = (
         client.create_experiment(payload["experiment"])
@@ -144,8 +145,8 @@ def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
         else experiment.experiment_id
     )
     tags = {"sluice.version": str(payload["version"]), "sluice.candidate": payload["candidate"]}
-    condition = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-    runs = client.search_runs([experiment_id], condition, max_results=1)
+    filter_string = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+    runs = client.search_runs([experiment_id], filter_string, max_results=1)
     registered_ms = payload["registered_ms"]
     run = (
         runs[0]
@@ -167,7 +168,8 @@ def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
 def _log_run(client: Any, run_id: str, payload: Mapping[str, Any]) -> None:
     from mlflow.entities import Metric, Param
 
-    # The server stores a repeated metric with the same time only once.
+    # All metrics get the time of the registration. If an interrupted run is logged again, the
+    # server then stores each metric only once.
     registered_ms = payload["registered_ms"]
     params = [Param(name, text[:_MAX_PARAM_CHARS]) for name, text in _flatten(payload["config"])]
     metrics = [
@@ -209,8 +211,8 @@ def _find_or_create_mlflow_version(client: Any, model: str, run: Any) -> str:
 
 def _find_mlflow_version(client: Any, model: str, version: int | None) -> str | None:
     """Return MLflow's version for a version of the ledger, or None if it was not mirrored."""
-    condition = f"name = '{model}' and tags.`sluice.version` = '{version}'"
-    versions = client.search_model_versions(condition)
+    filter_string = f"name = '{model}' and tags.`sluice.version` = '{version}'"
+    versions = client.search_model_versions(filter_string)
     return str(versions[0].version) if versions else None
 
 

@@ -1,8 +1,8 @@
 """Fetches the predictions of a model that is registered on an MLflow server.
 
-They are either an artifact of the model's run, which is only read, or computed by the model itself.
-Loading the model can execute any code, because MLflow stores models as pickles. Callers therefore
-need the explicit consent of a user, and the model runs in a separate process, like the client.
+The predictions are either read from an artifact of the model's run, or computed by the model.
+Loading the model can execute any code, because MLflow stores models as pickles. A caller therefore
+needs the explicit consent of the user. The model and the client run in a separate process.
 """
 
 import json
@@ -22,9 +22,9 @@ from sluice.tracking.client_process import ClientFailed, run_client_process
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-_SOURCE = re.compile(r"mlflow:/(?P<name>[^/@]+)/(?P<version>[1-9]\d*)")
+_MODEL_PATTERN = re.compile(r"mlflow:/(?P<name>[^/@]+)/(?P<version>[1-9]\d*)")
 _MAX_RETRIES, _REQUEST_TIMEOUT_S = 1, 20
-_OUTPUT = "predictions.parquet"
+_OUTPUT_FILE = "predictions.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,12 @@ class MlflowModel:
         Raises:
             SettingsError: The text has another form.
         """
-        match = _SOURCE.fullmatch(source)
+        match = _MODEL_PATTERN.fullmatch(source)
         if match is None:
             raise SettingsError(
                 f"A registered model of MLflow must be named mlflow:/NAME/VERSION, got {source!r}.",
-                fix="Give the number of the version, not an alias or a stage, because those move.",
+                fix="Give the number of the version. An alias or a stage is not accepted, because "
+                "it can move to another version.",
             )
         return cls(name=match["name"], version=match["version"])
 
@@ -61,7 +62,7 @@ class FetchedPredictions:
     """CSV or Parquet file."""
 
     run_id: str
-    """Run of MLflow that the model belongs to; empty without one."""
+    """Id of the MLflow run that created the model; empty if the model belongs to no run."""
 
 
 def require_client() -> None:
@@ -92,8 +93,8 @@ def fetch_predictions(
         uri: Tracking URI of MLflow.
         artifact: Path of a CSV or Parquet file among the artifacts of the model's run; None to load
             and run the model.
-        features: Parquet file on which the model predicts; only without ``artifact``. The result
-            then has one row for each row of this file, in the same order.
+        features: Parquet file on which the model predicts; required without ``artifact``. The
+            predictions then have one row for each row of the file, in the same order.
         folder: Folder for the file.
         timeout_s: Time limit for the requests and the predictions [s].
         environ: Environment variables, with the credentials of MLflow.
@@ -133,7 +134,7 @@ def fetch_predictions(
             raise UnknownVersion(
                 f"The MLflow server {redact(uri)} has no {model}.",
                 cause=_first_line(result["message"]),
-                fix="Look up name and version in MLflow, or give another --uri.",
+                fix="Check name and version in MLflow, or give another --uri.",
             )
         case "artifact":
             raise SourceError(
@@ -163,7 +164,10 @@ def _first_line(message: str) -> str:
 
 
 def _fetch(payload: Mapping[str, Any]) -> dict[str, str]:
-    """Fetch in the separate process; return the file, or the kind of the problem."""
+    """Fetch the predictions, in the separate process.
+
+    Return 'path' and 'run_id', or after a failure 'problem' (the kind of problem) and 'message'.
+    """
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
@@ -191,7 +195,7 @@ def _fetch(payload: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_artifact_missing(client: "MlflowClient", run_id: str, artifact: str) -> bool:
-    """Return whether the server lists the artifacts of the run and this one is not among them."""
+    """Return whether the server lists the artifacts of the run, but not ``artifact``."""
     from mlflow.exceptions import MlflowException
 
     folder = artifact.rpartition("/")[0] or None
@@ -215,10 +219,11 @@ def _predict(payload: Mapping[str, Any], folder: Path) -> Path:
     schema = model.metadata.get_input_schema()
     if schema is not None and schema.has_input_names():
         features = features[schema.input_names()]
-    output = np.asarray(model.predict(features), np.float64)
-    columns = output.reshape(len(output), -1)
-    path = folder / _OUTPUT
-    pd.DataFrame(columns, columns=[str(i) for i in range(columns.shape[1])]).to_parquet(path)
+    predictions = np.asarray(model.predict(features), np.float64)
+    predictions_NK = predictions.reshape(len(predictions), -1)
+    names = [str(i) for i in range(predictions_NK.shape[1])]
+    path = folder / _OUTPUT_FILE
+    pd.DataFrame(predictions_NK, columns=names).to_parquet(path)
     return path
 
 

@@ -2,8 +2,8 @@
 
 Each entry that adds a version or moves production becomes one run of Weights & Biases. The id of
 the run is a digest of its content, so that an entry that is delivered twice is mirrored only once.
-After a failure the entry stays pending and is tried again the next time; nothing else is affected.
-The ledger records for each server which entries were delivered to it.
+After a failure, the entry stays pending and is mirrored in the next call of ``mirror_history``. The
+ledger records for each server which entries were delivered.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -32,12 +32,13 @@ _ACTIONS_WITHOUT_WANDB_RUN = ("accept", "trust", "stage", "unstage", "approve")
 _ACTIONS_WITHOUT_MLFLOW_CHANGE = ("accept", "trust", "approve")
 """Actions that change neither a version nor an alias of the registered model."""
 _STAGES = {"stage": "staging", "promote": "production", "rollback": "production"}
-"""Stage of a version after an action; else dev."""
+"""State of a version after an action; 'dev' after other actions."""
 
 MLFLOW_CONSUMER = "mlflow"
 """Name of the MLflow mirror as a consumer of the outbox."""
 
 Send = Callable[[Version, HistoryEntry], Delivery]
+"""Function that mirrors a history entry and its version to one server."""
 
 
 def mirror_history(
@@ -60,8 +61,8 @@ def mirror_history(
         environ: See ``mirror``.
 
     Returns:
-        For each server the number of delivered and pending entries, with the reasons. A failure of
-        a server does not raise.
+        For each server, the number of delivered entries and of pending entries, with the reasons.
+        A failure of a server does not raise an error.
 
     Cost:
         About 2 s per entry and server.
@@ -109,7 +110,7 @@ def mirror_history(
 
 
 def _promotion_receipt(version: Version, ledger: Ledger) -> Receipt | None:
-    """Return the newest receipt of the promotion gate for a version, or None without one."""
+    """Return the newest receipt of the promotion gate for a version; None if it has no receipt."""
     receipts = [link.receipt for link in ledger.receipts(version.model, version.number)]
     return next((r for r in reversed(receipts) if r.gate == "promotion"), None)
 
@@ -139,28 +140,28 @@ def _tracked_run(
     The run of a new version is tagged with the verdict, even if the version was not promoted. Its
     notes are the reason of the verdict.
     """
-    is_move = entry.revision is not None  # the entry changes the version in production
+    changes_production = entry.revision is not None
     lineage = version.lineage
     architecture = str(lineage.resolved_config.get("model", {}).get("architecture", ""))
     name = f"{version.model}-{version.number}"
-    receipt = None if is_move else _promotion_receipt(version, ledger)
+    receipt = None if changes_production else _promotion_receipt(version, ledger)
     verdict = receipt.outcome if receipt else ""
     group = training_group(
         version.model, data=lineage.data, config=lineage.config, code=lineage.code
     )
     return TrackedRun(
-        name=f"{name}-{entry.action}-{entry.revision}" if is_move else name,
+        name=f"{name}-{entry.action}-{entry.revision}" if changes_production else name,
         pipeline=version.model,
         candidate=version.candidate,
         config=lineage.resolved_config,
         manifest=lineage.model_dump(mode="json"),
         scalars=()
-        if is_move
+        if changes_production
         else (*_loss_curves(version, store), *_test_metrics(version), *_system_scalars(version)),
         tags=(entry.action,)
-        if is_move
+        if changes_production
         else tuple(filter(None, (architecture, verdict and f"verdict:{verdict}"))),
-        aliases=("production",) if is_move else (),
+        aliases=("production",) if changes_production else (),
         notes=f"{verdict}: {receipt.reason}" if receipt else "",
         labels={"training_group": group, **({"verdict": verdict} if verdict else {})},
     )
@@ -172,7 +173,7 @@ def _loss_curves(version: Version, store: ArtifactStore) -> list[Scalar]:
     # An imported log is untrusted, so it is never parsed.
     if digest is None or version.is_imported:
         return []
-    store.get(digest)  # only verifies the content; read_events requires a path
+    store.get(digest)  # only to verify the content; read_events requires a path
     return [
         Scalar(
             split=split,

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from sluice.base.settings import Settings
 
 Mode = Literal["offline", "online", "off"]
+"""Mode of the mirror to Weights & Biases."""
 
 
 class MlflowSettings(Settings):
@@ -21,10 +22,12 @@ class MlflowSettings(Settings):
         description="Address of the server, such as 'http://mlflow.example:5000'.",
     )
     experiment: str | None = Field(
-        None, min_length=1, description="Experiment of the runs; by default the pipeline."
+        None, min_length=1, description="Experiment of the runs; by default the pipeline's name."
     )
     registered_model: str | None = Field(
-        None, min_length=1, description="Name of the registered model; by default the pipeline."
+        None,
+        min_length=1,
+        description="Name of the registered model; by default the pipeline's name.",
     )
     timeout_s: float = Field(
         60.0, gt=0, le=3600, description="Time limit for mirroring one history entry [s]."
@@ -40,15 +43,17 @@ class TrackingSettings(Settings):
         "sends them with the key in WANDB_API_KEY or of 'wandb login', 'off' mirrors nothing to "
         "W&B.",
     )
-    project: str = Field("sluice", min_length=1, description="Project of the runs.")
-    entity: str | None = Field(None, description="User or team; by default the key's owner.")
+    project: str = Field("sluice", min_length=1, description="Project of the runs in W&B.")
+    entity: str | None = Field(
+        None, description="User or team in W&B; by default the owner of the key."
+    )
     group: str | None = Field(
-        None, description="Group of the runs of versions; by default the pipeline."
+        None, description="Group of the runs of versions in W&B; by default the pipeline's name."
     )
     tags: tuple[str, ...] = Field((), strict=False, description="Tags of every run.")
     fold_runs: bool = Field(
         True,
-        description="Whether each fold run of a training is a run of W&B, too, written while it "
+        description="Whether each fold run of a training is also logged as a run of W&B, while it "
         "trains.",
     )
     log_weights: bool = Field(

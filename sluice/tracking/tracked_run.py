@@ -11,7 +11,7 @@ from sluice.base.digests import digest_json
 from sluice.base.errors import ContractError
 
 Split = Literal["train", "val", "test", "system"]
-"""Source of a scalar: a split of the rows, or the machine (system)."""
+"""What a scalar was measured on: a split of the rows, or the machine (system)."""
 
 _NAME_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:-]*")
 """Matches one part of a scalar's name."""
@@ -30,13 +30,14 @@ def fold_run_task(seed: int, fold_id: int) -> str:
 class Scalar:
     """One named number of a run.
 
-    The name is ``{split}/{metric}`` or ``{split}/{task}/{metric}``; for a resource of the machine
-    it is ``system/{resource}``. ``epoch`` counts from 1; None means a result of the whole run.
+    The name is ``{split}/{metric}`` or ``{split}/{task}/{metric}``. For a resource of the machine,
+    the name is ``system/{resource}``. ``epoch`` counts from 1; None means a result of the whole
+    run.
 
     Raises:
-        ContractError: The value is not a plain real number (a tensor, an array, a text), or a
-            part of the name has characters other than letters, digits and '_.@:-', or does not
-            start with a letter or digit.
+        ContractError: The value is not a real number, but for example a tensor, an array or a text;
+            or a part of the name contains characters other than letters, digits and '_.@:-', or
+            starts with neither a letter nor a digit.
     """
 
     split: Split
@@ -57,7 +58,7 @@ class Scalar:
             raise ContractError(
                 f"{self.name} must be a plain number, got {type(self.value).__name__}.",
                 cause="Tracking accepts scalars, not tensors or arrays.",
-                fix="Reduce it to one number and convert that with float(...) first.",
+                fix="Reduce the value to one number, and convert the number with float(...).",
             )
         object.__setattr__(self, "value", float(self.value))
 
@@ -92,7 +93,8 @@ class TrackedRun:
     notes: str = ""
     """Text shown with the run, such as the reason of the verdict."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Values to filter runs by, stored beside the config: verdict, group of the fold runs."""
+    """Values by which users filter runs: the verdict, and the group of the fold runs. They are
+    stored with the config."""
 
     def __post_init__(self) -> None:
         try:
@@ -102,22 +104,22 @@ class TrackedRun:
                 f"Config and manifest of a tracked run must be plain JSON, got: {error}.",
                 fix="Pass model_dump(mode='json') of the settings.",
             ) from None
-        known_keys: set[tuple[str, int | None]] = set()
+        seen_names_and_epochs: set[tuple[str, int | None]] = set()
         for scalar in self.scalars:
-            key = (scalar.name, scalar.epoch)
-            if key in known_keys:
+            name_and_epoch = (scalar.name, scalar.epoch)
+            if name_and_epoch in seen_names_and_epochs:
                 raise ContractError(
                     f"{scalar.name} must be tracked once per epoch, got it twice for "
                     f"{'the whole run' if scalar.epoch is None else f'epoch {scalar.epoch}'}.",
                     fix="Use a separate task name for each fold run (fold_run_task).",
                 )
-            known_keys.add(key)
+            seen_names_and_epochs.add(name_and_epoch)
 
     @property
     def run_id(self) -> str:
         """Digest of the content, so that a run has the same id each time it is mirrored."""
         content = asdict(self)
         for name in ("aliases", "notes", "labels"):
-            if not content[name]:  # Runs from before the field existed keep their ids.
+            if not content[name]:  # so that runs from before the field existed keep their ids
                 del content[name]
         return digest_json(content)[:16]

@@ -1,6 +1,6 @@
-"""Writes the fold runs of one training to Weights & Biases; runs as a process of its own.
+"""Writes the fold runs of one training to Weights & Biases, in a separate process.
 
-``sluice.tracking.wandb_fold_runs`` sends the messages, see ``wandb_run_writer``.
+``sluice.tracking.wandb_fold_runs`` sends the messages. Their form is in ``wandb_run_writer``.
 """
 
 import json
@@ -29,7 +29,7 @@ _METRIC_NAMES = {
     "clipped_share": "train/clipped_share",
     "seconds": "epoch_seconds",
 }
-"""Name of the metric in W&B, by field of an epoch's result."""
+"""Name of a metric in W&B, by the name of its field in the result of an epoch."""
 
 _LOST_REASON = "The process of the training ended. Run the training again to resume it."
 
@@ -42,7 +42,8 @@ class _FoldRunWriter:
     ) -> None:
         self._tags = tuple(destination["tags"])
         if destination["mode"] == "offline":
-            # A later sync of an incomplete run would replace the complete one.
+            # Remove incomplete runs of earlier attempts: a later sync of an incomplete run would
+            # replace the complete run.
             _remove_offline_runs(Path(destination["folder"]), run_id)
         self._run = init_run(destination, run_id, name=name, config=config, job="training")
         self._run.define_metric("epoch")
@@ -51,7 +52,7 @@ class _FoldRunWriter:
         self._last_epoch = last_written_epoch(self._run)
 
     def write_epoch(self, result: Mapping[str, Any]) -> None:
-        """Write the result of an epoch, unless it or a later one was already written."""
+        """Write the result of an epoch, unless this epoch or a later epoch was already written."""
         epoch = int(result["epoch"])
         if epoch <= self._last_epoch:
             return
@@ -76,7 +77,7 @@ class _FoldRunWriter:
 
         Args:
             state: How the run ended.
-            reason: Why it did not finish.
+            reason: Why the run did not finish; empty if it finished.
             summary: Results of the run.
             weights: Name, path and digest of the weights to store as an artifact.
             log_path: Event log of the run. Its epochs are written unless a message reported them.

@@ -1,8 +1,8 @@
 """Logs each fold run of a training as a run of Weights & Biases (W&B), while it trains.
 
-A separate process writes the runs, and gets its messages through a pipe that never blocks. So W&B
-neither delays nor changes a training. If it fails, the training continues: the reason is reported
-once, and nothing more is sent.
+A separate process writes the runs, and gets its messages through a pipe that never blocks.
+Therefore W&B neither delays nor changes a training. If W&B fails, the training continues: the
+reason is reported once, and nothing more is sent.
 """
 
 import contextlib
@@ -27,9 +27,10 @@ _WRITER = "sluice.tracking.wandb_fold_run_writer"
 
 
 def training_group(pipeline: str, *, data: str, config: str, code: str) -> str:
-    """Return the group of a training's fold runs: its pipeline and the digest of its inputs.
+    """Return the group of a training's fold runs: pipeline, and digest of the training's inputs.
 
-    A repeated or resumed training has the same group, and one with more seeds adds runs to it.
+    A repeated or resumed training has the same group. If a training is repeated with more seeds,
+    its group gets more runs.
     """
     return f"{pipeline}-{short(digest_json({'data': data, 'config': config, 'code': code}))}"
 
@@ -49,8 +50,8 @@ def log_fold_runs(
     """Yield the function that receives the events of a training and logs its fold runs.
 
     A fold run that fails has the state 'failed' and the error as its reason. If an error leaves the
-    block, the runs that have not ended get the state 'stopped'. If the user stopped the training,
-    they get the state 'interrupted'.
+    block, the runs that have not ended get the state 'stopped', or 'interrupted' if the user
+    stopped the training.
 
     Args:
         settings: Destination, and what is logged.
@@ -67,7 +68,7 @@ def log_fold_runs(
 
     Cost:
         One process per training, which starts with the first fold run and needs about 1.5 s of CPU
-        time. For each epoch about 0.05 ms in this process, and 1 ms in the other one.
+        time. For each epoch about 0.05 ms in this process, and 1 ms in the separate process.
     """
     if settings.mode == "off" or not settings.fold_runs:
         yield _ignore
@@ -77,7 +78,8 @@ def log_fold_runs(
         if online_environ is None:
             warn(
                 "Fold runs are not sent to Weights & Biases: tracking.mode is online and "
-                "WANDB_API_KEY is not set. Set it, run 'wandb login', or use offline."
+                "WANDB_API_KEY is not set. Set it, run 'wandb login', or set tracking.mode to "
+                "offline."
             )
             yield _ignore
             return
@@ -95,7 +97,7 @@ def log_fold_runs(
     try:
         yield fold_runs
     except BaseException as error:
-        fold_runs.end(*_ending(error))
+        fold_runs.end(*_state_and_reason(error))
         raise
     fold_runs.end("stopped", "The training ended without a result of this fold run.")
 
@@ -104,7 +106,7 @@ def _ignore(_: FoldRunEvent) -> None:
     pass
 
 
-def _ending(error: BaseException) -> tuple[RunEnd, str]:
+def _state_and_reason(error: BaseException) -> tuple[RunEnd, str]:
     """Return state and reason of the runs that an error has ended."""
     if not isinstance(error, Exception):
         return "interrupted", "The training was interrupted. Run it again to resume it."
@@ -132,7 +134,7 @@ class _FoldRuns:
         self._group = group
         self._store = store
         self._folder = folder
-        self._open_runs: set[str] = set()
+        self._open_run_ids: set[str] = set()
         self.sender = RunSender(
             _WRITER,
             settings,
@@ -155,19 +157,21 @@ class _FoldRuns:
         run_id = f"{self._group}-{fold_run_task(event.seed, event.fold_id)}"
         if (
             event.kind == "reused"
-            and run_id not in self._open_runs
+            and run_id not in self._open_run_ids
             and self._done_path(run_id).exists()
         ):
             return
         if event.kind in ("lost", "replaces"):
-            return  # the fold run goes on, or has not started
-        if run_id not in self._open_runs:
-            self._open_runs.add(run_id)
-            self.sender.send(do="open", id=run_id, **self._describe(event))
+            return  # the fold run continues on another worker, or has not started
+        if run_id not in self._open_run_ids:
+            self._open_run_ids.add(run_id)
+            self.sender.send(do="open", id=run_id, **self._open_fields(event))
         for result in event.history or filter(None, [event.result]):
             self.sender.send(do="epoch", id=run_id, result=dataclasses.asdict(result))
         if event.member is not None:
-            self.sender.send(do="close", id=run_id, state="finished", **self._results(event.member))
+            self.sender.send(
+                do="close", id=run_id, state="finished", **self._close_fields(event.member)
+            )
         elif event.kind == "failed":
             self.sender.send(do="close", id=run_id, state="failed", reason=redact(event.reason))
 
@@ -175,16 +179,18 @@ class _FoldRuns:
         """Close the runs that have not ended, and wait until everything is sent."""
         self.sender.end(state=state, reason=reason)
 
-    def _describe(self, event: FoldRunEvent) -> dict[str, Any]:
+    def _open_fields(self, event: FoldRunEvent) -> dict[str, Any]:
+        """Return the fields of the message 'open' of a fold run."""
         return {
             "name": f"seed {event.seed} fold {event.fold_id}",
             "config": {"seed": event.seed, "fold": event.fold_id},
         }
 
-    def _results(self, member: Member) -> dict[str, Any]:
+    def _close_fields(self, member: Member) -> dict[str, Any]:
         """Return the results of a fold run as fields of the message 'close'.
 
-        The epochs of a reused fold run were not sent, so the writer reads them from ``log_path``.
+        They include ``log_path``, from which the writer reads epochs that were not sent, such as
+        the epochs of a reused fold run.
         """
         task = fold_run_task(member.seed, member.fold_id)
         weights = {
@@ -206,8 +212,11 @@ class _FoldRuns:
         }
 
     def _done_path(self, run_id: str) -> Path:
-        """Return the file that exists if the finished run is logged, with weights if required."""
+        """Return the path of a file that exists if the finished run is logged.
+
+        With ``log_weights``, the file exists only if the weights are logged, too.
+        """
         settings = self._settings
-        weights = "-weights" if settings.log_weights else ""
-        name = f"{settings.project}-{run_id}-{settings.mode}{weights}.json"
+        weights_suffix = "-weights" if settings.log_weights else ""
+        name = f"{settings.project}-{run_id}-{settings.mode}{weights_suffix}.json"
         return self._folder / "mirrored" / name

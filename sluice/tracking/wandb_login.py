@@ -20,10 +20,12 @@ def with_wandb_login(environ: Mapping[str, str]) -> dict[str, str] | None:
 def find_wandb_server(environ: Mapping[str, str]) -> str:
     """Return the URL of the server.
 
-    WANDB_BASE_URL comes first, then the host of ``wandb login --host``, then ``DEFAULT_SERVER``.
+    The URL is the first of these that is set: WANDB_BASE_URL, the host of ``wandb login --host``,
+    ``DEFAULT_SERVER``.
 
     Args:
-        environ: Environment variables; WANDB_CONFIG_DIR, or HOME, says where wandb's settings are.
+        environ: Environment variables; WANDB_CONFIG_DIR or HOME determines the folder of wandb's
+            settings.
     """
     if url := environ.get("WANDB_BASE_URL"):
         return url
@@ -41,11 +43,11 @@ def find_wandb_server(environ: Mapping[str, str]) -> str:
 def find_wandb_key(environ: Mapping[str, str]) -> str | None:
     """Return the key of the user, or None if the user has no key.
 
-    WANDB_API_KEY comes first. Otherwise it is the key that ``wandb login`` stored in the user's
-    netrc file for the server, see ``find_wandb_server``.
+    The key is the value of WANDB_API_KEY. If the variable is not set, it is the key that ``wandb
+    login`` stored in the user's netrc file for the server (``find_wandb_server``).
 
     Args:
-        environ: Environment variables; NETRC, or HOME, says where the netrc file is.
+        environ: Environment variables; NETRC or HOME determines the path of the netrc file.
     """
     if key := environ.get("WANDB_API_KEY"):
         return key
@@ -54,7 +56,10 @@ def find_wandb_key(environ: Mapping[str, str]) -> str | None:
     path = Path(environ.get("NETRC") or Path(environ["HOME"]) / ".netrc")
     host = urlsplit(find_wandb_server(environ)).hostname
     try:
-        login = netrc.netrc(path).authenticators(host or "")
+        credentials = netrc.netrc(path).authenticators(host or "")
     except (OSError, netrc.NetrcParseError):
         return None
-    return (login[2] or None) if login else None
+    if credentials is None:
+        return None
+    _login, _account, password = credentials
+    return password or None

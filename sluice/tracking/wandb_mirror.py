@@ -27,8 +27,9 @@ from sluice.tracking.settings import Mode, TrackingSettings
 from sluice.tracking.tracked_run import TrackedRun
 from sluice.tracking.wandb_login import with_wandb_login
 
-CREDENTIALS = ("WANDB_API_KEY", "WANDB_BASE_URL")
-"""Variables of wandb that are passed on to its process; all others are ignored."""
+_INHERITED_VARIABLES = ("WANDB_API_KEY", "WANDB_BASE_URL")
+"""Environment variables of wandb that its process inherits; all other variables of wandb are
+removed."""
 QUIET_SETTINGS: dict[str, Any] = {
     "console": "off",
     "silent": True,
@@ -45,13 +46,13 @@ QUIET_SETTINGS: dict[str, Any] = {
 
 
 class MirrorResult(Record):
-    """Result of mirroring a run. It reports failures, which are never raised."""
+    """Result of mirroring a run. A failure is reported in the result, and never raised."""
 
     ok: bool
     mode: Mode
     run_id: str
-    folder: str | None = Field(description="Folder of the run, if it has one.")
-    reason: str = Field(description="Result in one sentence.")
+    folder: str | None = Field(description="Folder of the run; None if it was not mirrored.")
+    reason: str = Field(description="What was mirrored, or why nothing was mirrored.")
     seconds: float = Field(description="Wall time [s].")
 
 
@@ -92,8 +93,8 @@ def mirror(
         if online_environ is None:
             return result(
                 False,
-                "Not mirrored: mode is online and WANDB_API_KEY is not set. Set it, run 'wandb "
-                "login', or use offline.",
+                "Not mirrored: tracking.mode is online and WANDB_API_KEY is not set. Set it, run "
+                "'wandb login', or set tracking.mode to offline.",
             )
         environ = online_environ
     done_path = folder / "mirrored" / f"{settings.project}-{run.run_id}-{settings.mode}.json"
@@ -105,7 +106,7 @@ def mirror(
         run_folder = _mirror_in_subprocess(run, settings, folder.resolve(), environ)
         write_atomic(done_path, json.dumps({"folder": str(run_folder)}).encode())
     except (ClientFailed, OSError, StorageError) as error:
-        # An incomplete offline run is deleted, because a later sync would upload it.
+        # Delete an incomplete offline run, because a later sync would upload it.
         for incomplete_run in (folder / "wandb").glob(f"offline-run-*-{run.run_id}"):
             shutil.rmtree(incomplete_run, ignore_errors=True)
         return result(False, f"Not mirrored to Weights & Biases: {error}")
@@ -152,7 +153,7 @@ def _mirror_in_subprocess(
 def system_metrics_settings(
     settings: TrackingSettings, *, pid: int | None = None
 ) -> dict[str, Any]:
-    """Return the settings of wandb's own collector of system metrics; none if it is disabled.
+    """Return the settings of wandb's collector of system metrics; {} if it is disabled.
 
     Args:
         settings: Settings with ``system_metrics``.
@@ -174,7 +175,7 @@ def wandb_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str
     inherited_variables = {
         name: value
         for name, value in environ.items()
-        if not name.startswith("WANDB_") or name in CREDENTIALS
+        if not name.startswith("WANDB_") or name in _INHERITED_VARIABLES
     }
     folder_variables = (
         "WANDB_DIR",
@@ -208,18 +209,18 @@ def _log_run(payload: Mapping[str, Any]) -> str:
         notes=payload["notes"] or None,
         config={**payload["config"], **payload["labels"], "candidate": payload["candidate"]},
         settings=wandb_settings,
-    ) as session:
-        session.define_metric("epoch")
+    ) as wandb_run:
+        wandb_run.define_metric("epoch")
         for split in ("train", "val", "test"):
-            session.define_metric(f"{split}/*", step_metric="epoch")
+            wandb_run.define_metric(f"{split}/*", step_metric="epoch")
         values_by_epoch: dict[int, dict[str, float]] = {}
         for name, epoch, value in payload["scalars"]:
             if epoch is None:
-                session.summary[name] = value
+                wandb_run.summary[name] = value
             else:
                 values_by_epoch.setdefault(epoch, {})[name] = value
         for epoch, values in sorted(values_by_epoch.items()):
-            session.log({"epoch": epoch, **values})
+            wandb_run.log({"epoch": epoch, **values})
         artifact = wandb.Artifact(
             f"candidate-{payload['pipeline']}",
             type="candidate",
@@ -227,8 +228,8 @@ def _log_run(payload: Mapping[str, Any]) -> str:
         )
         with artifact.new_file("manifest.json") as file:
             json.dump(payload["manifest"], file, indent=2, sort_keys=True)
-        session.log_artifact(artifact, aliases=[payload["candidate"][:12], *payload["aliases"]])
-        return str(Path(session.dir).parent)
+        wandb_run.log_artifact(artifact, aliases=[payload["candidate"][:12], *payload["aliases"]])
+        return str(Path(wandb_run.dir).parent)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ _EXIT_CODES: Mapping[RunEnd, int] = {
     "stopped": 255,
     "interrupted": 255,
 }
-"""Exit code of the run; W&B shows 0 as finished, 255 as killed, and others as failed."""
+"""Exit code of a run by its state; W&B shows 0 as finished, 255 as killed, and others as failed."""
 
 
 def finish_run(run: Any, *, tags: Sequence[str], state: RunEnd, reason: str) -> None:
@@ -25,9 +25,9 @@ def finish_run(run: Any, *, tags: Sequence[str], state: RunEnd, reason: str) -> 
         run: The run, as returned by ``wandb.init``.
         tags: Tags of the run; a state other than 'finished' is added.
         state: How the run ended.
-        reason: Why it ended; this text also becomes the notes of a run that did not finish.
+        reason: Why the run ended. The reason also becomes the notes of a run that did not finish.
     """
-    # A resumed run may have the tag of its earlier state.
+    # Replace all tags, because a resumed run may have the tag of its earlier state.
     run.tags = tuple(tags) if state == "finished" else (*tags, state)
     if state != "finished":
         run.notes = reason

@@ -22,8 +22,8 @@ from sluice.tracking.wandb_mirror import system_metrics_settings, wandb_environm
 from sluice.tracking.wandb_run_end import RunEnd
 
 _MAX_INIT_WAIT_S = 15.0
-"""Maximum wait for W&B's server at the start of a run [s]. After it, the server counts as
-unreachable."""
+"""Maximum wait for W&B's server at the start of a run [s]. A server that has not responded by then
+counts as unreachable."""
 _MAX_UPLOAD_WAIT_S = 30.0
 """Maximum wait for the last uploads when a training or a search has ended [s]."""
 
@@ -85,15 +85,15 @@ class RunSender:
                 make_folder(self._folder / "mirrored")
                 environ = wandb_environment(self._folder, self._environ)
                 self._process = LineProcess(self._writer, folder=self._folder, environ=environ)
-                self._process.send(_line(self._destination))
-            self._process.send(_line(message))
+                self._process.send(_encode_line(self._destination))
+            self._process.send(_encode_line(message))
 
     def end(self, *, state: RunEnd, reason: str) -> None:
         """Close the runs that have not ended, and wait a limited time until everything is sent.
 
         Args:
             state: State of the runs that have not ended.
-            reason: Why they have not ended.
+            reason: Why these runs have not ended.
         """
         if self._process is None or self.has_failed:
             return
@@ -106,7 +106,7 @@ class RunSender:
         """End the writer process, which closes the runs that have not ended.
 
         Raises:
-            ClientFailed: The process failed, or was not finished in time and was killed.
+            ClientFailed: The process failed, or was killed because it exceeded the time limit.
         """
         process, self._process = self._process, None
         if process is not None:
@@ -114,7 +114,7 @@ class RunSender:
 
     @contextlib.contextmanager
     def reporting_failure(self) -> Iterator[None]:
-        """Report a failure of the block, if it is the first one, instead of raising it."""
+        """Report the first failure of a block instead of raising it; ignore later failures."""
         try:
             yield
         except (ClientFailed, OSError, StorageError) as error:
@@ -128,12 +128,15 @@ class RunSender:
             )
 
     def _sync_hint(self) -> str:
-        """Return how to send the runs that wandb has stored on this machine; "" without any."""
+        """Return a sentence with the command that sends the runs stored on this machine.
+
+        The result is "" if no runs are stored.
+        """
         wandb_folder = self._folder / "wandb"
         if self._settings.mode != "online" or not any(wandb_folder.glob("run-*/*.wandb")):
             return ""
         return f" Send what was not sent with: wandb sync {wandb_folder}/run-*"
 
 
-def _line(message: Mapping[str, Any]) -> bytes:
+def _encode_line(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Receives messages about runs of Weights & Biases (W&B) in a process of its own, and writes them.
+"""Receives messages about runs of Weights & Biases (W&B) in a separate process; writes the runs.
 
 The process reads one JSON object per line from stdin: first the destination, then messages whose
 field ``do`` is 'open', 'epoch', 'close' (each for the run with the given ``id``) or 'end'. When
@@ -35,7 +35,7 @@ def write_runs(
     open_run: Callable[..., RunWriter],
     lost_reason: str,
 ) -> None:
-    """Write the runs that the lines describe; after the last line, close those still open.
+    """Write the runs that the lines describe; after the last line, close the runs still open.
 
     Args:
         lines: Lines of stdin.
@@ -49,7 +49,7 @@ def write_runs(
     if destination is None:
         return
     runs: dict[str, RunWriter] = {}
-    ending: dict[str, Any] = {"state": "interrupted", "reason": lost_reason}
+    end_fields: dict[str, Any] = {"state": "interrupted", "reason": lost_reason}
     for message in messages:
         run_id = message.pop("id", "")
         match message.pop("do"):
@@ -60,10 +60,10 @@ def write_runs(
             case "close":
                 runs.pop(run_id).close(**message)
             case "end":
-                ending = message
+                end_fields = message
     _exit_after(destination["exit_timeout_s"])
     for run in runs.values():
-        run.close(**ending)
+        run.close(**end_fields)
 
 
 def init_run(
@@ -76,7 +76,7 @@ def init_run(
         run_id: Id of the run.
         name: Name of the run.
         config: Config of this run, in addition to the config in ``destination``.
-        job: Type of the job; W&B groups runs by it.
+        job: Type of the job, such as 'training'; W&B can group runs by it.
     """
     import wandb
 

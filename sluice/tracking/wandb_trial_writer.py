@@ -1,6 +1,6 @@
-"""Writes the trials of one search to Weights & Biases; runs as a process of its own.
+"""Writes the trials of one search to Weights & Biases, in a separate process.
 
-``sluice.tracking.wandb_trials`` sends the messages, see ``wandb_run_writer``.
+``sluice.tracking.wandb_trials`` sends the messages. Their form is in ``wandb_run_writer``.
 """
 
 import sys
@@ -26,7 +26,7 @@ class _TrialWriter:
         self._last_epoch = last_written_epoch(self._run)
 
     def write_epoch(self, *, result: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-        """Write the result of an epoch, unless it or a later one was already written.
+        """Write the result of an epoch, unless this epoch or a later epoch was already written.
 
         Args:
             result: Epoch and losses.
@@ -47,7 +47,7 @@ class _TrialWriter:
         Args:
             state: How the run ended.
             reason: Why the run ended.
-            done_path: File to create when the run is complete; None if it will be continued.
+            done_path: File to create when the run is complete; None if the run may be continued.
         """
         finish_run(self._run, tags=self._tags, state=state, reason=reason)
         if done_path is not None:

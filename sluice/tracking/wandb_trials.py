@@ -32,7 +32,7 @@ def trial_callbacks(
 
     Args:
         settings: Destination; trials are sent only if the mode is 'online' and a key is set.
-        group: Name of the group of runs, which is different for each search.
+        group: Name of the group of runs; each search has another group.
         folder: Folder for wandb's files.
         decode_config: Converts the Tune config of a trial.
         environ: Environment variables of the caller, with the key or the location of the login.
@@ -46,11 +46,11 @@ def trial_callbacks(
     """
     if settings.mode != "online":
         return []
-    login = with_wandb_login(environ)
-    if login is None:
+    online_environ = with_wandb_login(environ)
+    if online_environ is None:
         warn(
             "Trials are not sent to Weights & Biases: tracking.mode is online and WANDB_API_KEY is "
-            "not set. Set it, run 'wandb login', or use offline."
+            "not set. Set it, run 'wandb login', or set tracking.mode to offline."
         )
         return []
     return [
@@ -59,7 +59,7 @@ def trial_callbacks(
             group=group,
             folder=folder,
             decode_config=decode_config,
-            environ=login,
+            environ=online_environ,
             warn=warn,
         )
     ]
@@ -76,9 +76,9 @@ def wandb_callback(
 ) -> Any:
     """Return a callback of Ray Tune that logs each trial as a run; a resumed search continues runs.
 
-    The step of a run is the epoch, and its history contains every epoch of the trial. When the
-    search ends or is interrupted, the callback waits for the last uploads, for at most 30 s or
-    ``settings.timeout_s``, whichever is less.
+    The step of a run is the epoch, and the history of a run contains every epoch of the trial. When
+    the search ends or is interrupted, the callback waits for the last uploads. It waits at most
+    30 s, and at most ``settings.timeout_s``.
 
     Args:
         settings: Mode, project, entity, tags and time limit.
@@ -106,12 +106,13 @@ def wandb_callback(
         """Sends starts, results and ends of trials."""
 
         def __init__(self) -> None:
-            self._numbers: dict[Any, int] = {}
+            self._number_by_trial: dict[Any, int] = {}
             self._open_trials: set[Any] = set()
             self._closed_trials: set[Any] = set()
 
         def __reduce__(self) -> tuple[Any, ...]:
-            # Tune stores its callbacks, but a resumed search creates a new one.
+            # Tune pickles its callbacks. A callback without state is pickled, because a resumed
+            # search creates a new callback.
             return Callback, ()
 
         def on_trial_start(
@@ -147,44 +148,43 @@ def wandb_callback(
         def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
             del info
             for trial in trials:
-                if trial.is_finished():  # a resumed study does not report the end of all of them
+                if trial.is_finished():  # a resumed study does not report the end of each trial
                     self._close_run(trials, trial, failed=trial.status == "ERROR")
             sender.end(state="interrupted", reason="The search ended before the trial did.")
 
-        def _id(self, trial: Any) -> str:
-            return f"{group}-{self._numbers[trial]}"
+        def _run_id(self, trial: Any) -> str:
+            return f"{group}-{self._number_by_trial[trial]}"
 
         def _open_run(self, trials: list[Any], trial: Any) -> None:
             if trial in self._open_trials:
-                return  # a paused trial continues
+                return  # the trial was paused and continues
             self._open_trials.add(trial)
             number = self._number(trials, trial)
             config = dict(decode_config(trial.config))
-            sender.send(do="open", id=self._id(trial), name=f"trial {number}", config=config)
-            # If the search was interrupted between the last report and its callback, that report
-            # was not sent. It is sent now; the writer ignores epochs that it or the server has.
+            sender.send(do="open", id=self._run_id(trial), name=f"trial {number}", config=config)
+            # Send the last report: if the search was interrupted before the callback of this
+            # report, it was not sent. The writer ignores epochs that were already written.
             if trial.last_result and "curve" in trial.last_result:
                 self._send_result(trial, {"config": trial.config, **trial.last_result})
 
         def _number(self, trials: list[Any], trial: Any) -> int:
             # A resumed study adds all trials again in the order of their numbers.
-            return self._numbers.setdefault(trial, trials.index(trial))
+            return self._number_by_trial.setdefault(trial, trials.index(trial))
 
         def _send_result(self, trial: Any, result: Mapping[str, Any]) -> None:
             config = dict(decode_config(result["config"]))
             if reason := str(result.get("reason") or ""):
                 config["reason"] = redact(reason)
             for epoch_result in _epoch_results(result):
-                sender.send(do="epoch", id=self._id(trial), result=epoch_result, config=config)
+                sender.send(do="epoch", id=self._run_id(trial), result=epoch_result, config=config)
 
         def _close_run(self, trials: list[Any], trial: Any, *, failed: bool) -> None:
             number = self._number(trials, trial)
             done_path = (
                 folder / "mirrored" / f"{settings.project}-{group}-{number}-{settings.mode}.json"
             )
-            # ``done_path`` exists if the run is complete, even if it was completed before the
-            # search was resumed. If the search was interrupted before the run was complete, the run
-            # is sent again.
+            # Return if the run is complete. ``done_path`` exists even if the run was completed
+            # before the search was resumed. An incomplete run is sent again.
             if trial not in self._open_trials and (
                 trial in self._closed_trials or done_path.exists()
             ):
@@ -192,9 +192,12 @@ def wandb_callback(
             self._closed_trials.add(trial)
             self._open_run(trials, trial)
             self._open_trials.discard(trial)
-            ending = _trial_end(trial.last_result or {}, failed=failed)
+            state_and_reason = _state_and_reason(trial.last_result or {}, failed=failed)
             sender.send(
-                do="close", id=self._id(trial), done_path=str(done_path.absolute()), **ending
+                do="close",
+                id=self._run_id(trial),
+                done_path=str(done_path.absolute()),
+                **state_and_reason,
             )
 
     return TrialRuns()
@@ -204,17 +207,17 @@ def _epoch_results(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return one result per epoch since the trial's last report."""
     names = ("epoch", "train_loss", "val_loss", "loss")
     curve = [dict(zip(names, row, strict=True)) for row in json.loads(result.get("curve") or "[]")]
-    # A failed trial reports its reason without an epoch.
+    # The last report of a failed trial contains its reason, and no losses.
     return [
         {"training_iteration": epoch_result["epoch"]} | epoch_result
         for epoch_result in curve or [{"epoch": result["epoch"]}]
     ]
 
 
-def _trial_end(result: Mapping[str, Any], *, failed: bool) -> dict[str, str]:
+def _state_and_reason(result: Mapping[str, Any], *, failed: bool) -> dict[str, str]:
     """Return state and reason of a trial that ended with this result."""
     reason = redact(str(result.get("reason") or ""))
-    # A failed trial reports its reason without an epoch.
+    # The last report of a failed trial contains its reason, and no losses.
     if failed or (reason and not json.loads(result.get("curve") or "[]")):
         return {"state": "failed", "reason": reason or "The worker of the trial was lost."}
     if reason:

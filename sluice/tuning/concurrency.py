@@ -5,9 +5,9 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.tuning.schedulers import is_population_based
 from sluice.tuning.settings import SearchSettings
 
-_DEFAULT_ORDERED_TRIALS = 8
-"""Default number of concurrent trials of an ordered search. The number affects the decisions of the
-search, so the default does not depend on the number of cores."""
+_DEFAULT_CONCURRENT_TRIALS = 8
+"""Default number of concurrent trials of an ordered search. It does not depend on the number of
+cores, because the number of concurrent trials affects the decisions of the search."""
 
 
 def is_ordered(settings: SearchSettings, compute: ComputeSettings) -> bool:
@@ -22,7 +22,9 @@ def max_concurrent_trials(settings: SearchSettings, compute: ComputeSettings) ->
     if is_population_based(settings.scheduler):
         return settings.num_trials
     return (
-        min(_DEFAULT_ORDERED_TRIALS, settings.num_trials) if is_ordered(settings, compute) else None
+        min(_DEFAULT_CONCURRENT_TRIALS, settings.num_trials)
+        if is_ordered(settings, compute)
+        else None
     )
 
 
@@ -32,8 +34,8 @@ def describe_idle_workers(
     """Return a message if a limit on concurrent trials leaves workers idle; "" otherwise.
 
     Args:
-        settings: Number of trials, and the limit on concurrent trials.
-        compute: Number of requested workers.
+        settings: Settings with the number of trials and the limit on concurrent trials.
+        compute: Settings with the number of requested workers.
         available_workers: Number of workers that fit on the cluster; None if unknown.
     """
     max_trials = max_concurrent_trials(settings, compute)
@@ -42,12 +44,12 @@ def describe_idle_workers(
     num_workers = compute.workers if compute.workers is not None else available_workers
     if num_workers is None or num_workers <= max_trials:
         return ""
-    source = (
+    workers_text = (
         f"compute.workers requests {pluralize(num_workers, 'worker')}"
         if compute.workers is not None
         else f"The cluster has slots for {pluralize(num_workers, 'worker')}"
     )
-    text = f"{source}, but the search uses at most {max_trials}"
+    text = f"{workers_text}, but the search uses at most {max_trials}"
     if max_trials == settings.num_trials:
         return f"{text}, its number of trials (search.num_trials)."
     if settings.concurrent_trials is None:
@@ -56,6 +58,6 @@ def describe_idle_workers(
             f"{2 * num_workers}, or search.ordered to false; both start a new search."
         )
     return (
-        f"{text} (search.concurrent_trials). The number affects the decisions: raising it, to "
-        f"about {2 * num_workers}, starts a new search."
+        f"{text} (search.concurrent_trials). To use all workers, raise this setting to about "
+        f"{2 * num_workers}. That starts a new search, because the setting affects the decisions."
     )

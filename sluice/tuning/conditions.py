@@ -1,4 +1,4 @@
-"""Types of the values of searched parameters, and conditions for active parameters."""
+"""Types of parameter values, and the conditions under which a searched parameter is active."""
 
 from pydantic import Field
 
@@ -13,11 +13,13 @@ parameters are absent."""
 
 
 class Condition(Settings):
-    """Condition that another parameter or setting has one of the given values."""
+    """Condition that another parameter or setting has one of a list of values."""
 
     path: str = Field(description="Dotted path of the other parameter or setting.")
     one_of: tuple[Value, ...] = Field(
-        min_length=1, strict=False, description="Values for which the parameter is active."
+        min_length=1,
+        strict=False,
+        description="Values of the other parameter or setting for which this parameter is active.",
     )
 
 

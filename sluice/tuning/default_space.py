@@ -12,7 +12,7 @@ from sluice.tuning.spaces import Space, TrialSettings
 
 _MAX_LAYERS, _MAX_WIDTH = 3, 128
 _WIDTH_STEP = 8
-"""Step between tried widths of networks without attention heads."""
+"""Difference between two consecutive tried widths, for networks without attention heads."""
 
 
 def default_space(base: TrialSettings) -> Space:
@@ -23,9 +23,9 @@ def default_space(base: TrialSettings) -> Space:
     follows. The range of the learning rate extends by a factor of about 30 to both sides of 0.003.
 
     A linear network has no width, depth or dropout. In recurrent networks dropout acts mainly
-    between layers, so it is searched only with at least two layers; the same is assumed for the
-    user's own network. In a multilayer perceptron it acts after each layer. For a transformer only
-    multiples of the number of attention heads are tried as widths.
+    between layers, so dropout is searched only with at least two layers. The same is assumed for a
+    network of the user. In a multilayer perceptron, dropout acts after each layer. For a
+    transformer, only multiples of the number of attention heads are tried as widths.
     """
     architecture = base.model.architecture
     space: dict[str, Parameter] = {

@@ -1,4 +1,4 @@
-"""Trains one trial on one fold, with pauses between epochs if needed."""
+"""Trains the network of one trial on one fold; the training can pause after each epoch."""
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -15,8 +15,8 @@ from sluice.workloads.prepare_model import prepare_model
 class FoldTraining:
     """Training on one fold that advances to a given epoch and can be continued later.
 
-    Several instances can be advanced in turns. Each has its own random generators, so the weights
-    are bit-identical to those of folds that are trained one after another.
+    Several instances can be advanced in turns. Each instance has its own random generators, so the
+    weights are bit-identical to the weights of folds that are trained one after another.
 
     Args:
         fold: Train and validation rows, and their workload.
@@ -37,13 +37,13 @@ class FoldTraining:
     ) -> None:
         self._trial_settings = trial_settings
         self._seed, self._data_seed = seed, data_seed
-        self._stream = RandomStream(seed, fold.rng_state)
+        self._random_stream = RandomStream(seed, fold.rng_state)
         self._fold, self._state = fold, state
-        self._epochs: Generator[EpochResult, None, None] | None = None
+        self._epoch_results: Generator[EpochResult, None, None] | None = None
 
     @property
     def history(self) -> tuple[EpochResult, ...]:
-        """Results of all epochs, including those before the state that was resumed."""
+        """Results of all epochs, including the epochs before a resume."""
         return () if self._state is None else self._state.history
 
     def has_ended(self) -> bool:
@@ -61,13 +61,17 @@ class FoldTraining:
             SluiceError: As for ``training.loop.train``; exceptions of user code are passed on.
         """
         while len(self.history) < until_epoch and not self.has_ended():
-            with self._stream.active(), deterministic():
-                if self._epochs is None:
-                    self._epochs = self._start()
-                next(self._epochs)
+            with self._random_stream.active(), deterministic():
+                if self._epoch_results is None:
+                    self._epoch_results = self._start()
+                next(self._epoch_results)
 
     def save(self, folder: Path, *, subject: Mapping[str, Any]) -> None:
         """Write the checkpoint of the last epoch.
+
+        Args:
+            folder: Folder of the checkpoint.
+            subject: Values that ``restore_fold`` compares before it restores the checkpoint.
 
         Raises:
             StorageError: As for ``save_checkpoint``.
@@ -77,8 +81,8 @@ class FoldTraining:
 
     def close(self) -> None:
         """Release the network and its examples."""
-        if self._epochs is not None:
-            self._epochs.close()
+        if self._epoch_results is not None:
+            self._epoch_results.close()
 
     def _start(self) -> Generator[EpochResult, None, None]:
         fold, trial_settings = self._fold, self._trial_settings

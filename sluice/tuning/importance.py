@@ -1,8 +1,8 @@
 """Measures how much each searched parameter affects the loss, and whether its range is too narrow.
 
-All trials are compared at the epoch after which the first of them was stopped early, or at the last
-epoch if none was. If each trial counted with its own last epoch, the values of a trial that was
-stopped early would look worse only because the trial was short.
+All trials are compared at the same epoch: the epoch after which the first trial was stopped early,
+or the last epoch if no trial was stopped. If each trial counted with its own last epoch, the values
+of a trial that was stopped early would seem worse only because the trial was short.
 """
 
 import math
@@ -21,16 +21,18 @@ from sluice.tuning.records import SearchResult, TrialRecord
 from sluice.tuning.spaces import WORKLOAD_GROUP, Space, split_path
 
 MIN_TRIALS = 10
-"""Minimum number of trials to measure importance. With fewer, the random forest fits noise."""
+"""Importance is measured if at least this number of trials has a finite loss. With fewer trials,
+the random forest fits noise."""
 MIN_FIT = 0.2
-"""Minimum out-of-bag R2 of the random forest for the importance to be meaningful. For 60 trials
-with random losses, the R2 is lower."""
+"""The importance counts as meaningful if the out-of-bag R2 of the random forest is at least this
+value. For 60 trials with random losses, the R2 is lower."""
 _NUM_TREES, _NUM_PERMUTATIONS, _NUM_GRID_POINTS = 100, 8, 21
-_EDGE_SHARE = 0.05
-"""Share of a parameter's scale, at each end, in which a best value counts as being at the edge."""
+_EDGE_WIDTH = 0.05
+"""The best value is at an edge if its position on the scale from 0 to 1 is at most this far from
+0 or from 1."""
 _MIN_DECREASE = 0.05
-"""Minimum decrease of the expected loss towards an edge, for the range to count as too narrow
-[share of the interquartile range of the losses]. A smaller decrease is noise."""
+"""A range counts as too narrow only if the expected loss decreases towards the edge by more than
+this fraction of the interquartile range of the losses. A smaller decrease is noise."""
 
 
 class SensitivityPoint(Record):
@@ -54,11 +56,12 @@ class ParameterReport(Record):
     )
     best: Value | None = Field(description="Value in the best trial; None if it is inactive there.")
     edge: Literal["", "low", "high"] = Field(
-        description="End of the range at which the best value is, if a wider range may be better. "
-        "Empty for a choice; or if the best value is not at an end, the setting accepts no values "
-        "beyond that end, the expected loss does not decrease towards it, or the fit is too low."
+        description="'low' or 'high' if a range that is wider at this end may be better; otherwise "
+        "empty. A wider range may be better if the best value is at the end, the setting accepts "
+        "values beyond the end, the expected loss decreases towards the end, and the random forest "
+        "predicts well enough. A choice has no ends."
     )
-    advice: str = Field("", description="What to do about the edge; empty without one.")
+    advice: str = Field("", description="Recommendation to widen the range; empty without an edge.")
 
 
 class Importance(Record):
@@ -68,7 +71,10 @@ class Importance(Record):
     reason: str = Field(description="Why the data are insufficient; empty otherwise.")
     at_epoch: int = Field(description="Epoch at which trials were compared; 0 if insufficient.")
     num_trials: int = Field(description="Number of trials with a finite loss.")
-    fit: float = Field(description="Out-of-bag R2 of the forest on the ranks of the losses.")
+    fit: float = Field(
+        description="Out-of-bag R2 of the random forest on the ranks of the losses; 0 if it is "
+        "negative or was not computed."
+    )
     parameters: tuple[ParameterReport, ...] = Field(
         description="Parameters, the most important first."
     )
@@ -86,7 +92,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     dominate. The importance of a parameter is the increase of the forest's error when the values of
     that parameter are permuted. For the sensitivity, the same value of the parameter is inserted
     into all trials in which the parameter is active. The mean of the predicted ranks is converted
-    to a loss. This is repeated for each value of a grid.
+    to a loss. These steps are repeated for each value of a grid over the range.
 
     Args:
         result: Result of the search.
@@ -121,10 +127,15 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     shares_D = _importance_shares(forest, seed=seed)
     loss_iqr = float(np.quantile(losses_N, 0.75) - np.quantile(losses_N, 0.25))
     if forest.out_of_bag_r2 < MIN_FIT:
-        loss_iqr = math.inf  # then no edge is reported, because the sensitivity is noise
+        loss_iqr = math.inf  # so that no edge is reported: the sensitivity is noise
     reports = [
         _report_parameter(
-            path, parameter, float(shares_D[d]), forest.curve(d, parameter), result, loss_iqr
+            path,
+            parameter,
+            float(shares_D[d]),
+            forest.sensitivity_curve(d, parameter),
+            result,
+            loss_iqr,
         )
         for d, (path, parameter) in enumerate(searched_parameters.items())
     ]
@@ -159,18 +170,21 @@ class _Forest:
 
     def error_increase(self, column: int, rng: np.random.Generator) -> float:
         """Return the increase of the error when the values of ``column`` are permuted."""
-        # S = the original values and their permutations. All are predicted in one call, because the
-        # fixed cost of a call is larger than that of its rows.
+        # S: the original values, followed by their permutations. All losses are predicted in one
+        # call, because the fixed cost of a call is larger than the cost of the rows.
         permuted_SND = np.tile(self.values_ND, (_NUM_PERMUTATIONS + 1, 1, 1))
         for permuted_ND in permuted_SND[1:]:
             permuted_ND[:, column] = rng.permutation(permuted_ND[:, column])
-        predicted = self._regressor.predict(np.concatenate(permuted_SND))
-        ranks_SN = predicted.reshape(_NUM_PERMUTATIONS + 1, -1)
+        predicted_ranks = self._regressor.predict(np.concatenate(permuted_SND))
+        ranks_SN = predicted_ranks.reshape(_NUM_PERMUTATIONS + 1, -1)
         error_S = ((ranks_SN - self.ranks_N) ** 2).mean(axis=1)
         return max(0.0, float(error_S[1:].mean() - error_S[0]))
 
-    def curve(self, column: int, parameter: Parameter) -> tuple[SensitivityPoint, ...]:
-        """Return the loss at the mean predicted rank, for each value of a grid over the range."""
+    def sensitivity_curve(self, column: int, parameter: Parameter) -> tuple[SensitivityPoint, ...]:
+        """Return the loss at the mean predicted rank, for each value of a grid over the range.
+
+        The result is empty if the parameter is inactive in all trials.
+        """
         grid = _grid_values(parameter)
         active_ND = self.values_ND[self.values_ND[:, column] != _INACTIVE]
         if not len(active_ND):
@@ -211,12 +225,12 @@ def _loss_at_epoch(trial: TrialRecord, epoch: int) -> float:
     return trial.epochs[min(epoch, len(trial.epochs)) - 1].kept_loss
 
 
-def _scaled_values(trial: TrialRecord, searched: dict[str, Parameter]) -> list[float]:
+def _scaled_values(trial: TrialRecord, searched_parameters: dict[str, Parameter]) -> list[float]:
     # The initial values are used, because PBT copies later values from other trials.
     params = trial.schedule[0].params
     return [
         _scaled_value(parameter, params[path]) if path in params else _INACTIVE
-        for path, parameter in searched.items()
+        for path, parameter in searched_parameters.items()
     ]
 
 
@@ -247,10 +261,10 @@ def _report_parameter(
     """Return the report of one parameter, with advice if its range is too narrow."""
     best = result.winner.params.get(path)
     edge = _find_edge(path, parameter, best)
-    # The best trial may be at an edge by chance. An edge is reported only if the expected loss also
-    # decreases towards it.
-    towards_edge = curve if edge == "high" else curve[::-1]
-    if edge and not _decreases(towards_edge, _MIN_DECREASE * loss_iqr):
+    # An edge is reported only if the expected loss also decreases towards the edge, because the
+    # best trial may be there by chance.
+    curve_towards_edge = curve if edge == "high" else curve[::-1]
+    if edge and not _decreases(curve_towards_edge, _MIN_DECREASE * loss_iqr):
         edge = ""
     advice = ""
     if edge and not isinstance(parameter, Choice):
@@ -269,9 +283,9 @@ def _find_edge(path: str, parameter: Parameter, best: Value | None) -> Literal["
     position = None if best is None or isinstance(parameter, Choice) else parameter.position(best)
     if position is None or isinstance(parameter, Choice):
         return ""
-    if position <= _EDGE_SHARE and _may_extend(path, parameter.low, -1):
+    if position <= _EDGE_WIDTH and _may_extend(path, parameter.low, -1):
         return "low"
-    if position >= 1 - _EDGE_SHARE and _may_extend(path, parameter.high, 1):
+    if position >= 1 - _EDGE_WIDTH and _may_extend(path, parameter.high, 1):
         return "high"
     return ""
 

@@ -11,12 +11,12 @@ Row = Mapping[str, object]
 
 LOG_WIDTH = 120
 """Width of the table in a log [characters]."""
-_NUM_BEST = 3
+_NUM_BEST_TRIALS = 3
 """Number of best trials in the table."""
 _MAX_ROWS = 8
 _MAX_CELL_WIDTH = 16
 """Maximum width of a cell [characters]; longer text is cut."""
-_GAP = 2
+_COLUMN_GAP = 2
 """Space between two columns [characters]."""
 
 
@@ -26,7 +26,7 @@ def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
     Parameters are in the order of the search space, under their shortest unique names.
     """
     finite_trials = [trial for trial in trials if math.isfinite(trial.loss)]
-    best_trials = sorted(finite_trials, key=lambda trial: (trial.loss, trial.id))[:_NUM_BEST]
+    best_trials = sorted(finite_trials, key=lambda trial: (trial.loss, trial.id))[:_NUM_BEST_TRIALS]
     running_trials = [
         trial for trial in trials if trial.state == "running" and trial not in best_trials
     ]
@@ -45,7 +45,7 @@ def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Return the shortest unique name of each path: its shortest suffix that ends no other path.
+    """Return a short name for each path: its shortest suffix with which no other path ends.
 
     The name of a list item always contains the name of the list.
 
@@ -56,16 +56,16 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _short_name(path: str, other_paths: Sequence[str]) -> str:
-    parts = path.split(".")
-    for num_parts in range(2 if parts[-1].isdigit() else 1, len(parts)):
-        name = ".".join(parts[-num_parts:])
+    path_parts = path.split(".")
+    for num_parts in range(2 if path_parts[-1].isdigit() else 1, len(path_parts)):
+        name = ".".join(path_parts[-num_parts:])
         if not any(f".{other}".endswith(f".{name}") for other in other_paths):
             return name
     return path
 
 
 def table_cells(rows: Sequence[Row], *, width: int) -> tuple[list[list[str]], list[str]]:
-    """Return the cells of the columns that fit into a width, and the names of the other columns.
+    """Return the cells of the columns that fit into a width, and the names of omitted columns.
 
     The cells are grouped by line. The first line is the header.
 
@@ -80,8 +80,8 @@ def table_cells(rows: Sequence[Row], *, width: int) -> tuple[list[list[str]], li
     fitting_columns: list[list[str]] = []
     free_width = width
     for column in columns:
-        free_width -= max(map(len, column)) + _GAP
-        if free_width + _GAP < 0:  # the last column needs no gap
+        free_width -= max(map(len, column)) + _COLUMN_GAP
+        if free_width + _COLUMN_GAP < 0:  # the last column needs no gap
             break
         fitting_columns.append(column)
     cells = [list(line) for line in zip(*fitting_columns, strict=True)]
@@ -93,7 +93,7 @@ def table_text(rows: Sequence[Row], *, width: int = LOG_WIDTH) -> str:
     cells, omitted_names = table_cells(rows, width=width)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
-        (" " * _GAP).join(cell.rjust(size) for cell, size in zip(line, widths, strict=True))
+        (" " * _COLUMN_GAP).join(cell.rjust(size) for cell, size in zip(line, widths, strict=True))
         for line in cells
     ]
     return "\n".join([*lines, *([omitted_text(omitted_names)] if omitted_names else [])])
@@ -107,7 +107,8 @@ def omitted_text(names: Sequence[str]) -> str:
 def cell_text(value: object) -> str:
     """Return a value as short text.
 
-    A float has four significant digits, and an import path is shortened to its class name.
+    A float has four significant digits. An import path is shortened to the class name, and a long
+    text is cut.
     """
     if isinstance(value, float):
         return f"{value:.4g}"

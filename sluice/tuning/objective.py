@@ -1,4 +1,4 @@
-"""Objective of a search: the validation loss after a training with one trial's values.
+"""Objective of a search: the validation loss of a network trained with one trial's values.
 
 Training uses the train and validation rows of the selected folds. No examples are created from test
 rows.
@@ -58,7 +58,7 @@ class Objective(Protocol):
             schedule: Values of the trial from the first epoch on.
             start: Folder with a checkpoint that ``TrialReport.save`` wrote; None to start from
                 initial weights. If the checkpoint is damaged, training starts from initial weights.
-            report_epochs: Epochs after which to report, ascending [epochs].
+            report_epochs: Numbers of the epochs after which to report, ascending.
 
         Raises:
             SluiceError: The trial fails because of its values or of the code, or a transient error
@@ -80,7 +80,7 @@ class TrainingObjective:
     workload_settings: dict[str, Any]
     """Settings of the workload as plain values."""
     base: TrialSettings
-    """Settings of everything that is not searched."""
+    """Settings before the values of a trial replace some of them."""
     seed: int
     """Base seed of weights, dropout and, without ``data_seed``, of the row order."""
     folds: tuple[Fold, ...]
@@ -134,29 +134,29 @@ class TrainingObjective:
             trial_settings = settings_from_schedule(self.base, schedule, where="A trial")
         except SettingsError as error:  # caused by the values of this trial
             raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
-        # The state of a device's random generators can be read only after initialisation.
+        # Initialise the device first, because the trainings read the state of its random generator.
         start_device(resolve_device(trial_settings.training.device))
         trainings, num_damaged = self._open_trainings(trial_settings, start)
         epochs_done = max(len(training.history) for training in trainings.values())
         max_epochs = trial_settings.training.max_epochs
-        next_reports = {epoch for epoch in report_epochs if epochs_done < epoch < max_epochs}
+        next_report_epochs = {epoch for epoch in report_epochs if epochs_done < epoch < max_epochs}
         with contextlib.ExitStack() as stack:
             for training in trainings.values():
                 stack.callback(training.close)
-            for epoch in sorted(next_reports | {max_epochs}):
+            for epoch in sorted(next_report_epochs | {max_epochs}):
                 for fold_id, training in trainings.items():
                     with _name_fold_in_errors(fold_id):
                         training.advance(epoch)
-                report = self._report(trainings, max_epochs, num_damaged)
+                report = self._make_report(trainings, max_epochs, num_damaged)
                 yield report
                 num_damaged = 0
                 if report.is_finished:
                     return
 
-    def _open_workload(self, searched: Mapping[str, Any] | None = None) -> Workload:
-        """Build the workload, with the searched settings of a trial if given."""
+    def _open_workload(self, searched_settings: Mapping[str, Any] | None = None) -> Workload:
+        """Build the workload; the searched settings of a trial override its settings."""
         sys.path.extend(folder for folder in self.sys_path if folder not in sys.path)
-        settings = self.workload_settings | dict(searched or {})
+        settings = self.workload_settings | dict(searched_settings or {})
         return load_workload(self.workload, settings, where=self.workload)
 
     def _open_trainings(
@@ -182,7 +182,8 @@ class TrainingObjective:
                 fold,
                 open_workload=lambda: self._open_workload(trial_settings.workload_settings),
                 key=key,
-                # The label of fold runs in ``training.fold_run``: both draw the same numbers.
+                # ``training.fold_run`` uses the same label, so that a trial and a fold run draw the
+                # same random numbers.
                 seed=derive_seed(self.seed, "unit"),
             )
             trainings[fold.fold_id] = FoldTraining(
@@ -190,7 +191,7 @@ class TrainingObjective:
             )
         return trainings, num_damaged
 
-    def _report(
+    def _make_report(
         self, trainings: dict[int, FoldTraining], max_epochs: int, num_damaged: int
     ) -> TrialReport:
         histories = [training.history for training in trainings.values()]
@@ -219,7 +220,7 @@ class TrainingObjective:
         )
 
     def _checkpoint_subject(self) -> dict[str, Any]:
-        """Return what must be equal for a checkpoint to be restored: data, workload and seeds.
+        """Return the values that must be equal to restore a checkpoint: data, workload and seeds.
 
         The values of the trial are not included, because PBT changes them.
         """
@@ -245,7 +246,10 @@ def _name_fold_in_errors(fold_id: int) -> Iterator[None]:
 
 
 def _mean_over_folds(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLosses, ...]:
-    """Return the mean losses of each epoch; after its end, a fold counts with its last losses."""
+    """Return the mean losses over the folds after each epoch.
+
+    A fold whose training has ended counts with its last losses.
+    """
     epochs = []
     for epoch in range(1, max(map(len, histories)) + 1):
         prefixes = [history[:epoch] for history in histories]
@@ -265,31 +269,32 @@ def _mean_over_folds(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLos
 
 
 def select_search_folds(folds: tuple[Fold, ...], selected_ids: tuple[int, ...]) -> tuple[Fold, ...]:
-    """Return the selected folds, if none of their train and validation rows is a test row.
+    """Return the selected folds; their train and validation rows must not contain any test row.
 
-    Otherwise the winner would be evaluated on rows by which it was selected. With walk-forward
-    folds only fold 0 qualifies, because every later fold trains on test rows of an earlier fold.
+    The winner must not be evaluated on rows by which it was selected. With walk-forward folds, only
+    fold 0 can be used, because every later fold trains on test rows of an earlier fold.
 
     Raises:
         ContractError: A fold is unknown, or its rows are test rows of some fold.
     """
-    by_id = {fold.fold_id: fold for fold in folds}
-    unknown_ids = sorted(set(selected_ids) - by_id.keys())
+    fold_by_id = {fold.fold_id: fold for fold in folds}
+    unknown_ids = sorted(set(selected_ids) - fold_by_id.keys())
     if unknown_ids:
         raise ContractError(
-            f"search.folds contains {unknown_ids[0]}, but the folds are {sorted(by_id)}.",
+            f"search.folds contains {unknown_ids[0]}, but the folds are {sorted(fold_by_id)}.",
             fix="Correct search.folds.",
         )
     for fold_id in selected_ids:
-        for part in (by_id[fold_id].train, by_id[fold_id].val):
-            for other in folds:
-                if part.start < other.test.stop and other.test.start < part.stop:
+        for rows in (fold_by_id[fold_id].train, fold_by_id[fold_id].val):
+            for other_fold in folds:
+                test_rows = other_fold.test
+                if rows.start < test_rows.stop and test_rows.start < rows.stop:
                     raise ContractError(
-                        f"The search cannot use fold {fold_id}: its rows {part.start}:{part.stop} "
-                        f"contain test rows of fold {other.fold_id} "
-                        f"({other.test.start}:{other.test.stop}).",
+                        f"The search cannot use fold {fold_id}: its rows {rows.start}:{rows.stop} "
+                        f"contain test rows of fold {other_fold.fold_id} "
+                        f"({test_rows.start}:{test_rows.stop}).",
                         cause="The winner would be evaluated on rows by which it was selected.",
-                        fix="Search on folds whose rows precede all test rows; with walk-forward "
-                        "folds that is fold 0.",
+                        fix="Search on folds whose rows precede all test rows: with walk-forward "
+                        "folds, only on fold 0.",
                     )
-    return tuple(by_id[fold_id] for fold_id in selected_ids)
+    return tuple(fold_by_id[fold_id] for fold_id in selected_ids)

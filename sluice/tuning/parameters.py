@@ -30,8 +30,8 @@ class _Range(ConditionalParameter):
 
 
 _MIN_RATIO = 1 + 1e-6
-"""Minimum ratio of the ends of a logarithmic range. With closer ends, positions on the scale are
-rounding errors."""
+"""Minimum of ``high`` divided by ``low`` of a logarithmic range. With a smaller ratio, positions on
+the scale are rounding errors."""
 
 
 class LogUniform(_Range):
@@ -74,7 +74,7 @@ class LogUniform(_Range):
         )
 
     def nearest(self, value: float) -> float:
-        """Return the nearest value of the range; 0 stays off if the parameter may be off."""
+        """Return the nearest value of the range, or 0 for 0 if the parameter may be off."""
         return 0.0 if self.may_be_off and not value else min(max(value, self.low), self.high)
 
 
@@ -128,13 +128,13 @@ class Integers(_Range):
 
     def sample(self, rng: np.random.Generator) -> int:
         """Return a random value."""
-        steps = (self.high - self.low) // self.multiple_of
-        return self.low + self.multiple_of * int(rng.integers(steps + 1))
+        num_steps = (self.high - self.low) // self.multiple_of
+        return self.low + self.multiple_of * int(rng.integers(num_steps + 1))
 
     def value_at(self, position: float) -> int:
         """Return the value nearest to a position of the scale from 0 to 1."""
-        steps = (self.high - self.low) // self.multiple_of
-        return self.low + self.multiple_of * min(max(round(position * steps), 0), steps)
+        num_steps = (self.high - self.low) // self.multiple_of
+        return self.low + self.multiple_of * min(max(round(position * num_steps), 0), num_steps)
 
     def position(self, value: Value) -> float | None:
         """Return the position of ``value`` on the scale."""
@@ -258,7 +258,10 @@ def discrete_values(parameter: Any) -> Sequence[Value]:
 
 
 def boundary_values(parameter: Any) -> tuple[Value, ...]:
-    """Return the extreme values of a parameter, or all options; a setting must accept each."""
+    """Return the values of a parameter that its setting must accept for every trial to be valid.
+
+    They are both ends of the range and, if the parameter may be off, 0; or all options of a choice.
+    """
     if isinstance(parameter, Choice):
         return parameter.options
     off_value = (0.0,) if isinstance(parameter, LogUniform) and parameter.may_be_off else ()

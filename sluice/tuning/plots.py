@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WARNING_COLOUR = "#b7791f"
 """Colour of failed trials, and of parameters whose best value is at an edge of the range."""
 _HALF_WIDTH_IN = 5.0
-"""Width of a plot that is shown beside another plot [inches]."""
+"""Width of a plot on a page with two plots in a row [inches]."""
 _STATE_STYLES = {"finished": ("o", VALIDATION), "pruned": ("x", MUTED)}
 """Marker and colour of a trial by its state."""
 
@@ -62,7 +62,7 @@ def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
 
 
 def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
-    """Plot the validation loss of every trial over its epochs, with the best trial in front.
+    """Plot the validation loss of every trial over its epochs; the best trial has a thick line.
 
     Crosses mark trials that were stopped early, triangles mark copies by PBT.
     """
@@ -109,7 +109,7 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
 
 
 def importance_png(importance: Importance) -> bytes:
-    """Plot each parameter's share of the importance; highlight best values at an edge."""
+    """Plot each parameter's share of the importance; another colour marks a narrow range."""
     reports = importance.parameters
     figure, axes = new_figure(height_in=1.4 + 0.34 * max(1, len(reports)))
     if importance.outcome != "known":
@@ -221,9 +221,9 @@ def strategy_text(strategy: Strategy) -> str:
 
 
 def _tried_values(path: str, result: SearchResult, at_epoch: int) -> list[tuple[Value, float]]:
-    """Return (value, loss at ``at_epoch``) of every trial with a finite loss and the parameter.
+    """Return the value of a parameter and the loss at ``at_epoch``, for each trial.
 
-    A trial in which the parameter is inactive is omitted.
+    Trials with a non-finite loss, and trials in which the parameter is inactive, are omitted.
     """
     return [
         (
@@ -236,7 +236,10 @@ def _tried_values(path: str, result: SearchResult, at_epoch: int) -> list[tuple[
 
 
 def _limit_y_axis(axes: "Axes", losses: list[float]) -> None:
-    """Show the lowest nine tenths of the losses, because a diverged trial would flatten them."""
+    """Limit the y axis to the lowest 90 % of the losses.
+
+    With the loss of a diverged trial, the differences of the other losses would be invisible.
+    """
     sorted_losses = sorted(losses)
     if not sorted_losses:
         return

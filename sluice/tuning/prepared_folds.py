@@ -30,16 +30,17 @@ class PreparedFold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _CacheEntry:
     """A prepared fold in the cache."""
 
     fold: PreparedFold
-    versions: tuple[int, ...]
-    """In-place version counters of the fold's tensors when they were created."""
+    tensor_versions: tuple[int, ...]
+    """In-place version counters of the fold's tensors when the tensors were created."""
 
 
-_cache: dict[str, dict[str, _Entry]] = {}
-"""Prepared folds of the last study in this process, by key of the study and key of the rows."""
+_cache: dict[str, dict[str, _CacheEntry]] = {}
+"""Prepared folds, by the JSON text of ``key`` and ``seed`` (arguments of ``prepare_fold``), and by
+the JSON text of the rows. Only the last ``key`` and ``seed`` are kept."""
 
 
 def prepare_fold(
@@ -52,8 +53,8 @@ def prepare_fold(
 ) -> PreparedFold:
     """Return the examples of a fold, from the cache of this process if it contains them.
 
-    The cache contains the folds of one key; a call with another key replaces them. No examples are
-    created from test rows.
+    The cache contains the folds of one key and seed; a call with another key or seed replaces the
+    folds. No examples are created from test rows.
 
     Args:
         frame: Feature frame. It is copied, because arrays from Ray's object store are read-only.
@@ -62,16 +63,16 @@ def prepare_fold(
         key: Everything that determines the examples, except the fold and ``seed``, as plain JSON.
         seed: Seed of the random numbers that the workload uses while it creates examples.
     """
-    study_key = json.dumps([dict(key), seed], sort_keys=True, default=str)
-    rows_key = fold.model_dump_json(include={"train", "val"})
-    entries = _cache.get(study_key, {})
-    entry = entries.get(rows_key)
-    # A network that modifies its inputs in place also modifies cached tensors, which are then
-    # created again.
-    if entry is None or entry.versions != _versions(entry.fold):
+    key_text = json.dumps([dict(key), seed], sort_keys=True, default=str)
+    rows_text = fold.model_dump_json(include={"train", "val"})
+    entries = _cache.get(key_text, {})
+    entry = entries.get(rows_text)
+    # Create the examples again if a network has modified its inputs, and with them the cached
+    # tensors, in place.
+    if entry is None or entry.tensor_versions != _tensor_versions(entry.fold):
         entry = _create_entry(frame, fold, open_workload(), seed)
         _cache.clear()
-        _cache[study_key] = {**entries, rows_key: entry}
+        _cache[key_text] = {**entries, rows_text: entry}
     try:
         workload = copy.deepcopy(entry.fold.workload)
     except Exception:  # a user class may contain an object that cannot be copied, e.g. an open file
@@ -85,29 +86,29 @@ def prepare_fold(
     )
 
 
-def _create_entry(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int) -> _Entry:
+def _create_entry(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int) -> _CacheEntry:
     frame, stream = frame.copy(), RandomStream(seed)
     with stream.active():
         workload = fit_workload(workload, frame, fold)
         train, val = workload.examples(frame, fold.train), workload.examples(frame, fold.val)
     prepared = PreparedFold(workload=workload, train=train, val=val, rng_state=stream.state)
-    return _Entry(fold=prepared, versions=_versions(prepared))
+    return _CacheEntry(fold=prepared, tensor_versions=_tensor_versions(prepared))
 
 
-def _versions(fold: PreparedFold) -> tuple[int, ...]:
+def _tensor_versions(fold: PreparedFold) -> tuple[int, ...]:
     """Return torch's in-place version counter of each tensor of the examples.
 
     Row sources without tensors are skipped, because they read their rows again for every batch.
     """
     return tuple(
         tensor._version
-        for part in (fold.train, fold.val)
-        for source in (part.x, part.y)
-        for tensor in _tensors(source)
+        for examples in (fold.train, fold.val)
+        for rows in (examples.x, examples.y)
+        for tensor in _tensors(rows)
     )
 
 
-def _tensors(source: Tensor | RowSource) -> Iterable[Tensor]:
-    if isinstance(source, DictRows):
-        return source.tensors.values()
-    return [source] if isinstance(source, Tensor) else []
+def _tensors(rows: Tensor | RowSource) -> Iterable[Tensor]:
+    if isinstance(rows, DictRows):
+        return rows.tensors.values()
+    return [rows] if isinstance(rows, Tensor) else []

@@ -31,10 +31,10 @@ class EpochLosses(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialReport:
-    """State of a trial's training after an epoch. ``save`` is valid until training continues."""
+    """State of a trial's training after an epoch. ``save`` must be called before the next epoch."""
 
     epochs: tuple[EpochLosses, ...]
-    """Losses of every epoch from the trial's first one on."""
+    """Losses of every epoch, from the first epoch of the trial on."""
     is_finished: bool
     """Whether training has ended, by early stopping or after the last epoch."""
     reason: str
@@ -42,7 +42,7 @@ class TrialReport:
     save: Callable[[Path], None]
     """Function that writes the checkpoint into an empty folder; it may raise ``StorageError``."""
     damaged_checkpoints: int = 0
-    """Number of damaged checkpoints, whose epochs were trained again. The losses are the same."""
+    """Number of damaged checkpoints. Their epochs were trained again, with equal losses."""
 
 
 class TrialRecord(Record):
@@ -76,7 +76,7 @@ class TrialRecord(Record):
 
 
 class Exploit(Record):
-    """An exploit of PBT: a weak trial copies the weights of a strong one, with new values."""
+    """Exploit of PBT: a weak trial copies the weights of a strong trial, and gets new values."""
 
     epoch: int = Field(description="Number of epochs before the copy.")
     trial: int = Field(description="Id of the trial that continues from copied weights.")

@@ -28,17 +28,18 @@ from sluice.tuning.parameters import Params
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the same trial might succeed in another attempt.
+    """Return whether the trial might succeed with the same values when it is trained again.
 
     An error of any type is transient if a transient error caused it.
     """
     if isinstance(error, SluiceError):
-        # The errors of ``depends_on_machine`` are subclasses of the two types in the next line.
+        # Each type in ``depends_on_machine`` is a subclass of TrainingFailed or of ContractError.
         follows_from_trial = isinstance(error, TrainingFailed | ContractError)
         depends_on_machine = isinstance(error, RankLost | SettingsError | SourceError)
         has_transient_type = depends_on_machine or not follows_from_trial
     else:
-        # A GPU error is transient: every later GPU call of the process fails as well.
+        # A GPU error counts as transient, because every later GPU call of the process fails as
+        # well, whatever the values of the trial are.
         is_machine_error = isinstance(error, OSError | torch.AcceleratorError)
         has_transient_type = is_machine_error or is_out_of_memory(error)
     return has_transient_type or (error.__cause__ is not None and is_transient(error.__cause__))
@@ -64,7 +65,7 @@ def failure_reason(error: Exception, params: Params) -> str:
         return str(error)
     if is_transient(error):
         raise transient_error(error, params) from error
-    return f"{_describe(error)}."
+    return f"{_error_text(error)}."
 
 
 def transient_error(error: Exception, params: Params) -> SluiceError:
@@ -76,12 +77,12 @@ def transient_error(error: Exception, params: Params) -> SluiceError:
     if is_out_of_memory(error):
         return interrupted_trial_error(
             params,
-            _describe(error),
+            _error_text(error),
             cause="The trial needs more memory than is free.",
             advice=memory_advice(MEMORY_SETTINGS),
         )
     cause = "Memory, a device or a file failed, which may be unrelated to the values."
-    return interrupted_trial_error(params, _describe(error), cause=cause)
+    return interrupted_trial_error(params, _error_text(error), cause=cause)
 
 
 def interrupted_trial_error(
@@ -105,5 +106,5 @@ def interrupted_trial_error(
     )
 
 
-def _describe(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{describe_error(error)} (raised {locate_error(error)})"

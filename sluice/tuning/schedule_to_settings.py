@@ -11,7 +11,7 @@ import yaml
 from sluice.training.settings import TrainingChange, may_change
 from sluice.tuning.parameters import Params
 from sluice.tuning.records import ScheduleStep
-from sluice.tuning.spaces import TrialSettings
+from sluice.tuning.spaces import TrialSettings, split_path
 
 NO_SEARCH_NOTE = (
     "A setting that changes during training cannot be searched at the same time: with these "
@@ -34,7 +34,7 @@ def changed_settings(base: TrialSettings, result: TrialSettings) -> dict[str, di
         # null means that the setting keeps its value.
         dumped_values = new_settings.model_dump(mode="json", exclude_none=True)
         values = {
-            # The dump omits some defaults, which may still differ from the file.
+            # The dump omits some default values, which may differ from the values in the file.
             name: dumped_values.get(name, getattr(new_settings, name))
             for name in type(new_settings).model_fields
             if getattr(new_settings, name) not in (None, getattr(old_settings, name))
@@ -62,16 +62,17 @@ def settings_from_schedule(
     The values of the first step become settings, and later steps become ``training.changes``.
 
     Args:
-        base: Settings of everything that is not searched.
+        base: Settings before the values of a trial replace some of them.
         schedule: Values of the trial from the first epoch on.
-        where: Source of the values, for the message.
+        where: Source of the values, for error messages.
 
     Raises:
         SettingsError: The settings classes refuse a value.
     """
     first_step, *later_steps = schedule
-    setup = base.with_params(first_step.params, where=where)
-    previous_params, changes = first_step.params, {c.from_epoch: c for c in setup.training.changes}
+    first_settings = base.with_params(first_step.params, where=where)
+    previous_params = first_step.params
+    changes = {change.from_epoch: change for change in first_settings.training.changes}
     for step in later_steps:
         change = _change_between(base, previous_params, step, where=where)
         if change is not None:
@@ -81,33 +82,34 @@ def settings_from_schedule(
             )
         previous_params = step.params
     sorted_changes = tuple(changes[epoch] for epoch in sorted(changes))
-    training = setup.training.model_copy(update={"changes": sorted_changes})
-    return setup.model_copy(update={"training": training})
+    training = first_settings.training.model_copy(update={"changes": sorted_changes})
+    return first_settings.model_copy(update={"training": training})
 
 
 def _change_between(
     base: TrialSettings, previous_params: Params, step: ScheduleStep, *, where: str
 ) -> TrainingChange | None:
-    """Return the change from the previous values to those of a step; None if they are equal."""
+    """Return the change from the previous values to the values of a step; None if all are equal."""
     changed_paths = [
         path for path, value in step.params.items() if value != previous_params.get(path)
     ]
     if not changed_paths:
         return None
-    setup = base.with_params(step.params, where=where)
-    training, model = setup.training, setup.model
-    # PBT changes only settings that may change, otherwise the trial could not have been run.
+    step_settings = base.with_params(step.params, where=where)
+    training, model = step_settings.training, step_settings.model
+    # PBT changes only settings that may change during training.
     unchangeable_paths = [
         path for path in changed_paths if not may_change(path, training, model.architecture)
     ]
     assert not unchangeable_paths, f"cannot change during training: {sorted(unchangeable_paths)}"
     values: dict[str, Any] = {}
     for path in changed_paths:
-        _, name, *argument = path.split(".")
+        _, name, mapping_key = split_path(path)
         if path == "model.dropout":
             values[name] = model.dropout
-        elif argument:
-            values.setdefault(name, {})[argument[0]] = getattr(training, name)[argument[0]]
+        elif mapping_key:
+            argument_name = mapping_key.partition(".")[0]
+            values.setdefault(name, {})[argument_name] = getattr(training, name)[argument_name]
         else:
             values[name] = float(getattr(training, name))
     return TrainingChange(from_epoch=step.from_epoch, **values)

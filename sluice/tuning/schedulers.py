@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ray.tune.schedulers import TrialScheduler
 
 TIME_ATTR = "epoch"
-"""Name of the reported counter by which schedulers decide."""
+"""Name of the reported counter that schedulers use as the time of a trial."""
 
 _CLASS_PATHS = {
     "asha": "ray.tune.schedulers:ASHAScheduler",
@@ -25,13 +25,13 @@ _CLASS_PATHS = {
     "none": "ray.tune.schedulers:FIFOScheduler",
 }
 _MEDIAN_MIN_SAMPLES = 4
-"""Minimum number of other trials for the median rule to stop a trial. With fewer trials, a loss
-above their median is no evidence that the trial is bad."""
+"""The median rule stops a trial only if it can compare the trial with at least this number of other
+trials. With fewer trials, a loss above the median is no evidence that the trial is bad."""
 _PERTURBATION_FACTORS = (0.8, 1.2)
 """Factors by which PBT multiplies a value that it changes."""
 _EXPLOIT_QUANTILE = 0.25
-"""Share of all trials that copy in a step of PBT. The worst trials copy the weights of the best
-trials (the same share)."""
+"""In each step of PBT, this fraction of the trials (the worst) copies the weights of an equally
+large fraction (the best)."""
 _RESAMPLE_PROBABILITY = 0.25
 """Probability with which PBT resamples a value instead of multiplying it."""
 
@@ -69,8 +69,8 @@ def make_scheduler(
         "quantile_fraction": _EXPLOIT_QUANTILE,
         "resample_probability": _RESAMPLE_PROBABILITY,
         "perturbation_factors": _PERTURBATION_FACTORS,
-        "hyperparam_mutations": _mutations(changing_parameters),
-        "hyperparam_bounds": _bounds(changing_parameters),
+        "hyperparam_mutations": _hyperparam_mutations(changing_parameters),
+        "hyperparam_bounds": _hyperparam_bounds(changing_parameters),
         "custom_explore_fn": ClipToRange(
             {
                 config_key(path, parameter): parameter
@@ -84,7 +84,10 @@ def make_scheduler(
 
 
 def grace_epochs(settings: SearchSettings, max_epochs: int) -> int:
-    """Return the number of epochs before a trial may be stopped; for short trials it is reduced."""
+    """Return the minimum number of epochs before a trial may be stopped.
+
+    The setting ``grace_epochs`` is reduced if it is not below ``max_epochs``.
+    """
     if max_epochs > settings.grace_epochs:
         return settings.grace_epochs
     return min(settings.grace_epochs, max(1, max_epochs // settings.reduction))
@@ -115,13 +118,13 @@ def metric_of(strategy: Strategy) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClipToRange:
-    """Clips values to their ranges, because PBT multiplies values and may leave a range."""
+    """Clips values to their ranges. PBT multiplies values, and the products may exceed a range."""
 
     parameters: Mapping[str, Parameter]
     """Parameters by key of Tune's config."""
 
     def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the config with each changed value replaced by the nearest value of its range."""
+        """Return the config, with the nearest value of the range for each parameter."""
         return config | {
             name: encode_one(parameter, decode_one(parameter, config[name]))
             for name, parameter in self.parameters.items()
@@ -129,7 +132,7 @@ class ClipToRange:
         }
 
 
-def _mutations(changing_parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+def _hyperparam_mutations(changing_parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     return {
         # From a list, PBT takes a neighbouring or a random option. For a parameter that may be off,
         # only the range is passed, so that PBT never turns the parameter off.
@@ -140,7 +143,7 @@ def _mutations(changing_parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     }
 
 
-def _bounds(changing_parameters: Mapping[str, Parameter]) -> dict[str, list[Any]]:
+def _hyperparam_bounds(changing_parameters: Mapping[str, Parameter]) -> dict[str, list[Any]]:
     return {
         config_key(path, parameter): [
             encode_one(parameter, parameter.value_at(end)) for end in (0.0, 1.0)

@@ -55,8 +55,9 @@ def run_search(
     Args:
         objective: Function that is minimised.
         space: The search space, the most important parameters first.
-        base: Settings of everything else; ``training.max_epochs`` is the length of a trial.
-        settings: The budget, and how it is used.
+        base: Settings before the values of a trial replace some of them; ``training.max_epochs`` is
+            the length of a trial that is not stopped.
+        settings: Number of trials, and how they are suggested and stopped.
         folder: Folder of this search only. It contains the journal, and also Ray Tune's results and
             checkpoints unless ``compute.storage_path`` is set.
         on_report: Called after every report.
@@ -67,7 +68,7 @@ def run_search(
 
     Raises:
         SearchFailed: No trial ended with a finite loss; the message contains the first reason.
-        ContractError: The folder contains another search; the settings that differ are named.
+        ContractError: The folder contains another search; the message lists the differences.
         SettingsError: The space does not suit ``base``, or the cluster cannot be reached or is too
             small.
         StorageError: A file cannot be written or read; earlier results are kept.
@@ -120,7 +121,7 @@ def run_search(
         study = run(plan, on_event)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"The search was stopped with {_num_ended(trials)} of "
+            f"The search was stopped with {_count_ended_trials(trials)} of "
             f"{pluralize(settings.num_trials, 'trial')} ended.",
             fix="Run again to resume: finished work is kept.",
         ) from None
@@ -131,7 +132,7 @@ def run_search(
     return result
 
 
-def _num_ended(trials: tuple[TrialRecord, ...]) -> int:
+def _count_ended_trials(trials: tuple[TrialRecord, ...]) -> int:
     return sum(trial.state != "running" for trial in trials)
 
 

@@ -10,8 +10,8 @@ from sluice.tuning.records import TrialRecord
 class SearchProgress:
     """Reports each trial once when it has ended, and with PBT each step of the population.
 
-    The trials of a population all end at the same time, so without messages about its steps there
-    would be no message for hours.
+    All trials of a population end at the same time. Without messages about the steps of the
+    population, there would be no message for hours.
     """
 
     def __init__(self, *, num_trials: int, is_population_based: bool) -> None:
@@ -49,26 +49,28 @@ class SearchProgress:
 
 
 def _min_epoch(trials: Sequence[TrialRecord]) -> int:
-    """Return the last epoch that all trials except failed ones have reached."""
+    """Return the last epoch that all trials have reached, except failed trials."""
     return min((len(trial.epochs) for trial in trials if trial.state != "failed"), default=0)
 
 
 def _describe_step(epoch: int, trials: Sequence[TrialRecord]) -> list[str]:
     copying_ids = [trial.id for trial in trials if trial.schedule[-1].from_epoch == epoch]
-    # Trials that copied are excluded, because they have the losses of the copied trial.
-    losses = {
+    # Trials that copied another trial are excluded, because they have the losses of that trial.
+    loss_by_id = {
         trial.id: trial.epochs[-1].val_loss
         for trial in trials
         if trial.epochs and trial.id not in copying_ids
     }
-    losses = {trial_id: loss for trial_id, loss in losses.items() if math.isfinite(loss)}
-    if not losses:
+    loss_by_id = {trial_id: loss for trial_id, loss in loss_by_id.items() if math.isfinite(loss)}
+    if not loss_by_id:
         return []  # the messages about the end of the trials contain the reasons
-    best_id, worst_id = min(losses, key=losses.__getitem__), max(losses, key=losses.__getitem__)
+    best_id = min(loss_by_id, key=loss_by_id.__getitem__)
+    worst_id = max(loss_by_id, key=loss_by_id.__getitem__)
     num_changed = sum(len(trial.schedule) > 1 for trial in trials)
     return [
-        f"population after epoch {epoch}: best loss {losses[best_id]:.4g} (trial {best_id}), worst "
-        f"loss of a trial that keeps its weights {losses[worst_id]:.4g} (trial {worst_id}); "
+        f"population after epoch {epoch}: best loss {loss_by_id[best_id]:.4g} (trial {best_id}), "
+        "worst loss of a trial that keeps its weights "
+        f"{loss_by_id[worst_id]:.4g} (trial {worst_id}); "
         f"{len(copying_ids)} copied another trial's weights "
         f"({', '.join(map(str, copying_ids)) or 'none'}); the values of {num_changed} "
         f"of {len(trials)} trials were changed so far"

@@ -38,8 +38,8 @@ def make_searcher(
 ) -> "Searcher":
     """Return a new searcher with space, metric and mode, so that ``Tuner`` needs no space.
 
-    Trial 0 has those values of ``base`` that the space contains. With a class from the settings,
-    this requires that the class accepts ``points_to_evaluate``.
+    Trial 0 has the values of ``base``, except values that the space does not contain. A class from
+    the settings must accept ``points_to_evaluate`` for this.
 
     Args:
         settings: Seed, number of random trials before TPE, and optionally the class.
@@ -86,14 +86,14 @@ def _sampler(proposals: str, *, seed: int, startup_trials: int) -> Any:
 
 @functools.cache
 def _optuna_search() -> Any:
-    """Return the searcher class; it is defined here, because its base class imports Ray."""
+    """Return the searcher class. A definition at module level would import Ray."""
     from ray.tune.search.optuna import OptunaSearch
 
     class QuietOptunaSearch(OptunaSearch):
         """``OptunaSearch`` that counts a failed trial as the worst trial instead of ignoring it.
 
-        So TPE avoids values with which trials fail. Intermediate results are ignored, because
-        samplers do not use them, and because PBT reports the same epochs again.
+        TPE then avoids values with which trials fail. Intermediate results are ignored, because
+        samplers do not use them, and because a PBT trial repeats epochs after a copy.
         """
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -117,8 +117,9 @@ def _optuna_search() -> Any:
 def quiet_optuna() -> Iterator[None]:
     """Suppress Optuna's message about a new study.
 
-    Use this only around calls that log the message: changing the level clears the caches of all
-    loggers. When it was used around every call, a quarter of a study's decision time was lost.
+    Use this context only for calls that log the message, because a change of the level clears the
+    caches of all loggers. When every call was in this context, that took a quarter of the time that
+    a study needs for its decisions.
     """
     import optuna
 

@@ -12,9 +12,9 @@ Scheduler = Literal["auto", "asha", "pbt", "median", "none"]
 class ClassSettings(Settings):
     """A scheduler or searcher of Ray Tune, given by import path and arguments.
 
-    The value of an argument may have the same form. With ``arguments`` it is an instance of its
-    class, such as a sampler of Optuna. Without ``arguments`` it is the class itself, such as an
-    optimizer of Nevergrad.
+    The value of an argument may itself be a mapping with a class. With ``arguments`` in this
+    mapping, the value is an instance of the class, such as a sampler of Optuna. Otherwise the value
+    is the class itself, such as an optimizer of Nevergrad.
     """
 
     model_config = ConfigDict(
@@ -48,13 +48,13 @@ class SearchSettings(Settings):
         Discriminator(_discriminator),
     ] = Field(
         "auto",
-        description="'auto' (by the budget), 'asha', 'median', 'pbt', 'none' (no early stopping), "
-        "or {class: ..., arguments: ...} for any scheduler of Ray Tune.",
+        description="'auto' (by the number of trials), 'asha', 'median', 'pbt', 'none' (no early "
+        "stopping), or {class: ..., arguments: ...} for any scheduler of Ray Tune.",
     )
     searcher: ClassSettings | None = Field(
         None,
         description="{class: ..., arguments: ...} for any searcher of Ray Tune. If not set, "
-        "the budget decides between random values and TPE.",
+        "the number of trials decides between random values and TPE.",
     )
     seed: int = Field(
         0, ge=0, description="Base seed of searcher, scheduler, weights, row order and dropout."
@@ -71,28 +71,28 @@ class SearchSettings(Settings):
         ge=1,
         le=10_000,
         description="Maximum number of concurrent trials, which affects the decisions of an "
-        "ordered search. If not set: the whole population with pbt; else 8 in an ordered search, "
-        "and as many as fit on the cluster in an unordered search.",
+        "ordered search. If not set: the whole population with pbt; otherwise 8 in an ordered "
+        "search, and as many as fit on the cluster in an unordered search.",
     )
     ordered: bool | None = Field(
         None,
-        description="Report results to scheduler and searcher in an order that does not depend on "
-        "the speed of workers, so that the decisions are equal for any number of "
-        "workers. If not set: true on this machine, false on a cluster "
-        "(compute.address).",
+        description="Whether scheduler and searcher get results in an order that does not depend "
+        "on the speed of workers. The decisions are then equal for any number of workers. If not "
+        "set: true on this machine, false on a cluster (compute.address).",
     )
     leading_parameters: int = Field(
         3,
         ge=1,
-        description="Number of parameters, from the first one on, that are searched if there are "
-        "fewer than 20 trials. With pbt, or a searcher that is given by class, all are searched.",
+        description="With fewer than 20 trials, only this number of parameters is searched, from "
+        "the first parameter on. With pbt, or a searcher that is given by class, all parameters "
+        "are searched.",
     )
     startup_trials: int = Field(10, ge=1, description="Number of random trials before TPE starts.")
     grace_epochs: int = Field(
         10,
         ge=1,
-        description="Minimum number of epochs before a trial may be stopped. If trials have at "
-        "most this number of epochs, the minimum is reduced.",
+        description="Minimum number of epochs before a trial may be stopped. The minimum is "
+        "reduced if training.max_epochs is not higher.",
     )
     reduction: int = Field(
         3,

@@ -31,7 +31,7 @@ def require_trainable(space: Space, base: TrialSettings) -> None:
 
     Args:
         space: The searched space.
-        base: Settings of everything else.
+        base: Settings before the values of a trial replace some of them.
 
     Raises:
         SettingsError: A width is no multiple of the number of attention heads (the message contains
@@ -46,20 +46,20 @@ def workload_setting_names(space: Space) -> tuple[str, ...]:
     """Return the names of the workload settings that a space uses in a path or in a condition."""
     paths = [*space.parameters]
     paths += [p.when.path for p in space.parameters.values() if p.when is not None]
-    parts = [split_path(path) for path in paths]
-    return tuple(dict.fromkeys(name for group, name, _ in parts if group == WORKLOAD_GROUP))
+    groups_and_names = [split_path(path)[:2] for path in paths]
+    return tuple(dict.fromkeys(name for group, name in groups_and_names if group == WORKLOAD_GROUP))
 
 
 def require_valid_workload_settings(
     space: Space, settings_type: type[WorkloadSettings], settings: Mapping[str, Any], *, where: str
 ) -> None:
-    """Refuse a space with unknown settings of the workload, or with values that they do not accept.
+    """Refuse a space with an unknown setting of the workload or a value that a setting refuses.
 
     Args:
         space: The searched space.
         settings_type: The settings class of the workload.
-        settings: The workload settings of the file.
-        where: Source of these settings, for the message.
+        settings: The workload settings in the pipeline file.
+        where: Name of the file, for the message.
 
     Raises:
         SettingsError: A setting is unknown (the nearest known setting is suggested), or a value is
@@ -85,29 +85,29 @@ def require_valid_workload_settings(
 def _require_no_overrides(space: Space, base: TrialSettings) -> None:
     for change in base.training.changes:
         for path in change.paths:
-            # The path of a list item is the path of the list, followed by an index.
+            # The path of a searched list item is the path of the list, followed by an index.
             if any(p == path or p.startswith(f"{path}.") for p in space.parameters):
                 raise SettingsError(
                     f"'{path}' cannot be searched while training.changes sets it after epoch "
                     f"{change.from_epoch}: the change would override the value of the trial.",
-                    fix="Remove it from training.changes or from the space.",
+                    fix="Remove this setting from training.changes or from the space.",
                 )
 
 
 def _require_divisible(space: Space, base: TrialSettings) -> None:
-    all_heads = sorted({int(heads) for heads in _possible_values(space, base, _HEADS)})
-    step = math.lcm(*all_heads)
+    head_counts = sorted({int(heads) for heads in _possible_values(space, base, _HEADS)})
+    step = math.lcm(*head_counts)
     for width in _possible_values(space, base, _HIDDEN):
         if int(width) % step:
             raise _indivisible_width_error(
-                int(width), all_heads, step, space.parameters.get(_HIDDEN)
+                int(width), head_counts, step, space.parameters.get(_HIDDEN)
             )
 
 
 def _indivisible_width_error(
-    width: int, all_heads: list[int], step: int, parameter: Parameter | None
+    width: int, head_counts: list[int], step: int, parameter: Parameter | None
 ) -> SettingsError:
-    heads = ", ".join(map(str, all_heads))
+    heads = ", ".join(map(str, head_counts))
     if isinstance(parameter, Integers):
         valid_steps = nearest_multiples(parameter.multiple_of, step)
         fix = f"Set multiple_of of model.hidden to {valid_steps}, and adjust low and high."
@@ -124,7 +124,7 @@ def _indivisible_width_error(
 
 
 def _possible_values(space: Space, base: TrialSettings, path: str) -> list[Any]:
-    """Return the values of a parameter that a transformer trial can have."""
+    """Return the values that a setting can have in a trial with the architecture 'transformer'."""
     base_value = base.value(path)
     parameter = space.parameters.get(path)
     if parameter is None:

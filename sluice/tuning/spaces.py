@@ -21,10 +21,16 @@ from sluice.tuning.parameters import Parameter, Params, Value, boundary_values
 WORKLOAD_GROUP = "workload"
 """First part of the path of a workload setting."""
 OPTIMIZER_PATH = "training.optimizer"
-_GROUPS: Mapping[str, type[Settings]] = {"model": ModelSettings, "training": TrainSettings}
-_MAPPINGS = {"model.options": "model.architecture", "training.optimizer_arguments": OPTIMIZER_PATH}
-"""Settings that are mappings whose entries can be searched, each with the setting that determines
-which entries are valid."""
+_SETTINGS_CLASSES: Mapping[str, type[Settings]] = {
+    "model": ModelSettings,
+    "training": TrainSettings,
+}
+_SEARCHABLE_MAPPINGS = {
+    "model.options": "model.architecture",
+    "training.optimizer_arguments": OPTIMIZER_PATH,
+}
+"""Mappings whose entries can be searched, by path of the mapping. The value is the path of the
+setting that determines which entries are valid."""
 _NOT_SEARCHABLE = {
     "training.max_epochs": "It is the length of every trial, on which early stopping depends.",
     "training.changes": "The scheduler 'pbt' creates them.",
@@ -32,14 +38,14 @@ _NOT_SEARCHABLE = {
     "training.micro_batch_rows": "It changes results by rounding only.",
     "training.recompute_activations": "It changes results by rounding only.",
     **{f"training.{name}": "It changes no result." for name in sorted(SETTINGS_WITHOUT_EFFECT)},
-    **{path: f"Search one of its entries, as '{path}.NAME'." for path in _MAPPINGS},
+    **{path: f"Search one of its entries, as '{path}.NAME'." for path in _SEARCHABLE_MAPPINGS},
     f"{WORKLOAD_GROUP}.folds": "Losses on different rows cannot be compared.",
 }
 """Paths that cannot be searched, each with the reason for the user."""
 
 
 def split_path(path: str) -> tuple[str, str, str]:
-    """Split a path into the settings group, the field name, and the key in a mapping ('' for none).
+    """Return the settings group, the field name, and the key in a mapping ('' without a mapping).
 
     >>> split_path("training.optimizer_arguments.momentum")
     ('training', 'optimizer_arguments', 'momentum')
@@ -79,11 +85,11 @@ class Space(Settings):
             for value in boundary_values(parameter):
                 _require_valid(path, value)
             if parameter.when is not None:
-                other = parameter.when.path
-                _require_searchable(other)
-                if other in self.parameters and other not in earlier_paths:
+                when_path = parameter.when.path
+                _require_searchable(when_path)
+                if when_path in self.parameters and when_path not in earlier_paths:
                     raise ValueError(
-                        f"'{path}' depends on '{other}', which must be defined before it"
+                        f"'{path}' depends on '{when_path}', which must be defined before it"
                     )
             earlier_paths.append(path)
         return self
@@ -96,7 +102,7 @@ class Space(Settings):
         """Choose a value for every active parameter, and return the values.
 
         Args:
-            base: Settings of parameters outside the space, on which conditions may depend.
+            base: Settings on which conditions may depend if their parameter is not in the space.
             choose_value: Function of (path, parameter) that returns the value of a parameter. It is
                 called in the order of the space.
         """
@@ -137,36 +143,38 @@ class TrialSettings(Settings):
         """Return the settings with the values of one trial.
 
         If the trial has another network than these settings, ``model.options`` is dropped, because
-        the options belong to the network of these settings. The same holds for the optimizer and
-        ``training.optimizer_arguments``.
+        the options belong to the replaced network. If the trial has another optimizer,
+        ``training.optimizer_arguments`` is dropped.
 
         Raises:
             SettingsError: The settings classes refuse a value.
         """
-        parts: dict[str, Any] = {
+        values_by_group: dict[str, Any] = {
             group: {name: getattr(settings, name) for name in type(settings).model_fields}
             for group, settings in (("model", self.model), ("training", self.training))
         }
-        parts[WORKLOAD_GROUP] = dict(self.workload_settings)
-        for mapping, owner in _MAPPINGS.items():
-            group, name, _ = split_path(mapping)
-            is_same = params.get(owner, self.value(owner)) == self.value(owner)
-            parts[group][name] = dict(parts[group][name]) if is_same else {}
+        values_by_group[WORKLOAD_GROUP] = dict(self.workload_settings)
+        for mapping_path, owner_path in _SEARCHABLE_MAPPINGS.items():
+            group, name, _ = split_path(mapping_path)
+            fields, base_owner = values_by_group[group], self.value(owner_path)
+            has_base_owner = params.get(owner_path, base_owner) == base_owner
+            fields[name] = dict(fields[name]) if has_base_owner else {}
         for path, value in params.items():
             group, name, mapping_key = split_path(path)
+            fields = values_by_group[group]
             if not mapping_key:
-                parts[group][name] = value
+                fields[name] = value
             elif name == "optimizer_arguments":
                 try:
-                    parts[group][name] = with_argument(parts[group][name], mapping_key, value)
+                    fields[name] = with_argument(fields[name], mapping_key, value)
                 except ValueError as error:
                     raise SettingsError(f"{where}: {error}.", fix="Correct the space.") from None
             else:
-                parts[group][name][mapping_key] = value
+                fields[name][mapping_key] = value
         return TrialSettings(
-            model=ModelSettings.parse(parts["model"], where=where),
-            training=TrainSettings.parse(parts["training"], where=where),
-            workload_settings=parts[WORKLOAD_GROUP],
+            model=ModelSettings.parse(values_by_group["model"], where=where),
+            training=TrainSettings.parse(values_by_group["training"], where=where),
+            workload_settings=values_by_group[WORKLOAD_GROUP],
         )
 
 
@@ -178,12 +186,15 @@ def _convert_choice(parameter: Any) -> Any:
     arguments = parameter.get("arguments")
     if not (isinstance(arguments, list | tuple) and len(arguments) == 1):
         raise ValueError(f"choice takes one argument, the list of its options, got {arguments}")
-    rest = {k: v for k, v in parameter.items() if k not in ("kind", "function", "arguments")}
-    return {"kind": "choice", "options": arguments[0], **rest}
+    converted_names = ("kind", "function", "arguments")
+    other_fields = {n: value for n, value in parameter.items() if n not in converted_names}
+    return {"kind": "choice", "options": arguments[0], **other_fields}
 
 
 def _require_searchable(path: str) -> None:
-    known_paths = [f"{group}.{name}" for group, cls in _GROUPS.items() for name in cls.model_fields]
+    known_paths = [
+        f"{group}.{name}" for group, cls in _SETTINGS_CLASSES.items() for name in cls.model_fields
+    ]
     if path in _NOT_SEARCHABLE:
         raise SettingsError(
             f"'{path}' cannot be searched. {_NOT_SEARCHABLE[path]}", fix="Remove it from the space."
@@ -193,20 +204,22 @@ def _require_searchable(path: str) -> None:
     # Names of mapping entries and of workload settings are unknown here. The network, the optimizer
     # or the workload checks them later.
     unchecked_name = ""
-    if mapping in _MAPPINGS:
+    if mapping in _SEARCHABLE_MAPPINGS:
         unchecked_name = mapping_key
     elif group == WORKLOAD_GROUP and not mapping_key:
         unchecked_name = name
     if unchecked_name.isidentifier():
         return
     if path not in known_paths:
-        # The name may be correct, but belong to the other group.
+        # The field may exist in the other group.
         name_only = path.rpartition(".")[2]
         paths_with_name = [other for other in known_paths if other.partition(".")[2] == name_only]
         searchable = sorted(set(known_paths) - _NOT_SEARCHABLE.keys())
         hint = f" Did you mean '{paths_with_name[0]}'?" if paths_with_name else ""
         hint = hint or suggest_nearest(path, searchable)
-        patterns = [f"{mapping}.NAME" for mapping in _MAPPINGS] + [f"{WORKLOAD_GROUP}.NAME"]
+        patterns = [f"{mapping}.NAME" for mapping in _SEARCHABLE_MAPPINGS] + [
+            f"{WORKLOAD_GROUP}.NAME"
+        ]
         raise SettingsError(
             f"'{path}' is not a searchable parameter.{hint}",
             fix=f"Use one of: {', '.join([*searchable, *patterns])}.",
@@ -218,7 +231,11 @@ def _require_valid(path: str, value: Value) -> None:
     if group == WORKLOAD_GROUP:
         return
     require_field_value(
-        _GROUPS[group], name, {mapping_key: value} if mapping_key else value, path=path, value=value
+        _SETTINGS_CLASSES[group],
+        name,
+        {mapping_key: value} if mapping_key else value,
+        path=path,
+        value=value,
     )
 
 
@@ -239,13 +256,14 @@ def require_field_value(
         SettingsError: The class refuses the value.
     """
     try:
-        # Only this field is validated, because other fields may depend on values of the same trial.
+        # Only one field is validated, because its class also checks combinations of fields, and the
+        # other values of the trial are unknown here.
         settings_type.__pydantic_validator__.validate_assignment(
             settings_type.model_construct(), name, field_value
         )
     except ValidationError as error:
-        # A frozen class refuses every assignment, so one of the errors is always about that. An
-        # invalid value causes a further error.
+        # The class is frozen, so one error always reports the refused assignment. An invalid value
+        # causes another error.
         problems = [p for p in error.errors() if p["type"] != "frozen_instance"]
         if problems:
             raise SettingsError(

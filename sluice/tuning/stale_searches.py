@@ -16,13 +16,13 @@ _REQUEST_FILE = "asked.json"
 def record_request(folder: Path, request: Mapping[str, Any]) -> tuple[str, ...]:
     """Store the request of a new search in its folder; return changes since an unfinished search.
 
-    The folder of a search is named by everything that determines its decisions, so a search with
-    another request never resumes from its trials. The differences are returned so that a user can
-    restore a setting that was changed by mistake.
+    The name of a search's folder depends on everything that determines the decisions of the search.
+    Therefore a search with another request never resumes an unfinished search. The differences are
+    returned, so that a user can restore a setting that was changed by mistake.
 
     Args:
         folder: Folder of the search; sibling folders contain other searches.
-        request: The request by name, as plain JSON; 'pipeline' identifies the pipeline.
+        request: Requested settings by name, as plain JSON; 'pipeline' identifies the pipeline.
 
     Returns:
         Differences from the newest unfinished search of the same pipeline. Empty if this search was

@@ -1,6 +1,7 @@
 """Selects how a search suggests and stops trials, by its number of trials."""
 
 from sluice.base.errors import SettingsError
+from sluice.base.pluralize import pluralize
 from sluice.training.settings import CHANGEABLE_SETTINGS, may_change
 from sluice.tuning.parameters import Choice, Value, boundary_values
 from sluice.tuning.records import Strategy
@@ -12,7 +13,7 @@ from sluice.tuning.spaces import OPTIMIZER_PATH, Space, TrialSettings, split_pat
 from sluice.tuning.tune_classes import call_library, has_base, import_class, settable_arguments
 
 _MIN_TPE_TRIALS, _MAX_TPE_TRIALS = 20, 100
-"""Minimum and maximum number of trials of a search in which TPE suggests values. With fewer or more
+"""TPE suggests values if the number of trials is in this range, ends included. With fewer or more
 trials, the values are random."""
 
 _BOHB_SCHEDULER = "ray.tune.schedulers.hb_bohb.HyperBandForBOHB"
@@ -35,9 +36,9 @@ def plan_search(
     are reported before the search starts.
 
     Raises:
-        SettingsError: The space does not suit ``base``, PBT has no parameter that it may change or
-            no time to change it, or a class in ``settings`` does not exist, refuses its arguments,
-            or needs a library that is not installed.
+        SettingsError: The space does not suit ``base``; PBT has no parameter that it may change, or
+            trials are too short for a change; or a class in ``settings`` does not exist, refuses
+            its arguments, or needs a library that is not installed.
     """
     strategy = choose_strategy(space, settings, base)
     searched_space = space.leading(len(strategy.parameters))
@@ -47,7 +48,8 @@ def plan_search(
         make_scheduler(settings, strategy, searched_space, base.training.max_epochs)
     if settings.searcher is not None:
         searcher = make_searcher(settings, strategy, searched_space, base, metric_of(strategy))
-        # Some libraries are imported, or check the space, only when the first trial is suggested.
+        # Let the searcher suggest a trial. Only then, some libraries are imported or check the
+        # space.
         path = settings.searcher.path
         arguments = settable_arguments(import_class(path, what="searcher"))
         call_library(
@@ -59,7 +61,7 @@ def plan_search(
 def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings) -> Strategy:
     """Return how a search with this budget suggests and stops trials.
 
-    - Under 20 trials: random values of the most important parameters only. So few trials do not
+    - Under 20 trials: random values of the most important parameters only. Under 20 trials do not
       suffice for a model of the loss, or to cover more than three dimensions.
     - 20 to 100 trials: TPE on all parameters.
     - Over 100 trials: random values of all parameters.
@@ -72,11 +74,12 @@ def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings)
     Args:
         space: All parameters, the most important first.
         settings: Number of trials, and optionally a scheduler or searcher.
-        base: Settings of everything else; ``training.max_epochs`` is the length of a trial that is
-            not stopped.
+        base: Settings before the values of a trial replace some of them; ``training.max_epochs`` is
+            the length of a trial that is not stopped.
 
     Raises:
-        SettingsError: PBT has no parameter that it may change, or no time to change it.
+        SettingsError: PBT has no parameter that it may change, or trials are too short for a
+            change.
 
     Source:
         Bergstra et al. (2011), "Algorithms for Hyper-Parameter Optimization", NeurIPS (TPE); Li et
@@ -130,14 +133,15 @@ def report_epochs(strategy: Strategy, settings: SearchSettings, max_epochs: int)
 def changing_paths(space: Space, base: TrialSettings) -> tuple[str, ...]:
     """Return the parameters that a scheduler may change during training.
 
-    Such a parameter must be changeable for every value that it and the optimizer can have. No
-    condition may refer to it, because other parameters cannot become active during training.
+    The trainer must be able to change the parameter, with each of its values and each optimizer of
+    the space. No condition may refer to the parameter, because other parameters cannot become
+    active during training.
     """
-    conditions = {p.when.path for p in space.parameters.values() if p.when is not None}
+    condition_paths = {p.when.path for p in space.parameters.values() if p.when is not None}
     return tuple(
         path
         for path in space.parameters
-        if path not in conditions and _may_change(path, space, base)
+        if path not in condition_paths and _may_change(path, space, base)
     )
 
 
@@ -171,7 +175,7 @@ def _possible_optimizers(path: str, space: Space, base: TrialSettings) -> list[V
 
 
 def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) -> tuple[int, ...]:
-    """Return the epochs, before the last one, after which a trial reports."""
+    """Return the epochs after which a trial reports, without the last epoch."""
     grace = grace_epochs(settings, max_epochs)
     if scheduler == "none":
         return ()
@@ -201,7 +205,7 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
     if max_epochs <= interval:
         raise SettingsError(
             f"PBT changes values every {interval} epochs (perturbation_epochs), but trials end "
-            f"after {max_epochs} (max_epochs).",
+            f"after {pluralize(max_epochs, 'epoch')} (max_epochs).",
             fix="Raise training.max_epochs or lower perturbation_epochs.",
         )
     return Strategy(
@@ -216,7 +220,7 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
 
 
 def _require_bohb_pair(settings: SearchSettings) -> None:
-    """Refuse the searcher or the scheduler of BOHB if the other one is not set."""
+    """Refuse settings with only the scheduler or only the searcher of BOHB."""
     scheduler, searcher = settings.scheduler, settings.searcher
     if not isinstance(scheduler, ClassSettings) and searcher is None:
         return

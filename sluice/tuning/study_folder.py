@@ -14,9 +14,9 @@ from sluice.tuning.records import SearchResult
 
 JOURNAL = "journal.jsonl"
 RESULTS = "tune"
-"""Folder of Ray Tune's results inside that of a study."""
-_SUBJECT, _RESULT = "subject.json", "result.json"
-_MAX_LISTED = 5
+"""Name of the folder of Ray Tune's results, inside the folder of a study."""
+_SUBJECT_FILE, _RESULT_FILE = "subject.json", "result.json"
+_MAX_LISTED_DIFFERENCES = 5
 """Maximum number of differences that an error message lists."""
 
 
@@ -34,7 +34,7 @@ def results_path(folder: Path, storage_path: str | None) -> str:
 
 def is_unfinished(folder: Path) -> bool:
     """Return whether a folder contains a study that has started and has no result."""
-    return (folder / JOURNAL).exists() and not (folder / _RESULT).exists()
+    return (folder / JOURNAL).exists() and not (folder / _RESULT_FILE).exists()
 
 
 class StudyFolder:
@@ -45,8 +45,8 @@ class StudyFolder:
         subject: Everything that determines the decisions, by name, as plain JSON.
 
     Raises:
-        ContractError: The folder contains a study with another subject; the names that differ are
-            listed.
+        ContractError: The folder contains a study with another subject; the message lists the
+            differences.
         IntegrityError: A file in the folder is damaged.
         StorageError: The folder cannot be read or written.
     """
@@ -56,15 +56,15 @@ class StudyFolder:
         expected_subject = json.loads(json.dumps(subject))
         try:
             make_folder(path)
-            if not (path / _SUBJECT).exists():
-                write_atomic(path / _SUBJECT, json.dumps(expected_subject, indent=1).encode())
+            if not (path / _SUBJECT_FILE).exists():
+                write_atomic(path / _SUBJECT_FILE, json.dumps(expected_subject, indent=1).encode())
         except OSError as error:
             raise storage_error(path, error) from error
-        differences = format_differences(self._read(_SUBJECT), expected_subject)
+        differences = format_differences(self._read(_SUBJECT_FILE), expected_subject)
         if differences:
             raise ContractError(
                 f"{path} belongs to a search with other settings: "
-                f"{'; '.join(differences[:_MAX_LISTED])}.",
+                f"{'; '.join(differences[:_MAX_LISTED_DIFFERENCES])}.",
                 cause="Continuing would mix two searches.",
                 fix="Restore the settings to resume, or remove the folder to start again.",
             )
@@ -76,16 +76,16 @@ class StudyFolder:
 
     def result(self) -> SearchResult | None:
         """Return the result of the study; None if the study has not finished."""
-        if not (self.path / _RESULT).exists():
+        if not (self.path / _RESULT_FILE).exists():
             return None
         try:
-            return SearchResult.model_validate(self._read(_RESULT))
+            return SearchResult.model_validate(self._read(_RESULT_FILE))
         except ValidationError as error:
-            raise self._damaged_file_error(_RESULT, str(error.errors()[0]["msg"])) from error
+            raise self._damaged_file_error(_RESULT_FILE, str(error.errors()[0]["msg"])) from error
 
     def save(self, result: SearchResult) -> None:
         """Write the result; afterwards the study counts as finished."""
-        write_atomic(self.path / _RESULT, result.model_dump_json().encode())
+        write_atomic(self.path / _RESULT_FILE, result.model_dump_json().encode())
 
     def _read(self, name: str) -> Any:
         try:
@@ -102,6 +102,6 @@ class StudyFolder:
             "another version of Sluice.",
             fix=f"Remove {name} and run again: the journal in the same folder contains every "
             "decision. If that fails too, remove the folder to start again."
-            if name == _RESULT
+            if name == _RESULT_FILE
             else "Remove the folder to start again.",
         )

@@ -18,7 +18,7 @@ from sluice.tuning.plots import (
 from sluice.tuning.records import TrialRecord
 from sluice.tuning.study_summary import StudySummary, display_value, trial_rows
 
-_REASON = "why it ended"
+_REASON_COLUMN = "why it ended"
 """Name of the table column with the reason of a trial's end."""
 _STYLE = """img{max-width:100%;height:auto;background:#fff;border-radius:6px}
 td:nth-child(2){white-space:nowrap}
@@ -42,8 +42,9 @@ def study_page(summary: StudySummary, *, title: str, unit: str, results: str = "
         f'<p class="soft">{escape(_strategy_text(summary))}</p>',
         f'<div class="card good"><h3>Trial {result.best} has the lowest validation loss, '
         f"{result.winner.loss:.4g} {escape(unit)}</h3>{_winner_table(summary)}"
-        '<p class="soft">The best of many trials is optimistically biased. Its true value is '
-        "measured by training it on all seeds and folds and scoring rows outside the search.</p>"
+        '<p class="soft">The best loss of many trials is optimistically biased. For an unbiased '
+        "loss, train with these settings on all seeds and folds, and score rows outside the "
+        "search.</p>"
         "</div>",
         *(f'<div class="card unsure">{escape(line)}</div>' for line in summary.warnings),
         "<h2>Trials</h2>",
@@ -80,7 +81,7 @@ def _strategy_text(summary: StudySummary) -> str:
     )
     return (
         f"{result.strategy.reason} {strategy_text(result.strategy).capitalize()}"
-        f"{stopped_text}{exploits_text}; {result.seconds:.0f} s of work."
+        f"{stopped_text}{exploits_text}; {result.seconds:.0f} s of worker time."
     )
 
 
@@ -89,17 +90,21 @@ def _trial_table(summary: StudySummary) -> str:
     ids_without_reason = {
         trial.id for trial in summary.ranking if not _needs_reason(summary, trial)
     }
-    names = [name for name in rows[0] if name != _REASON or len(ids_without_reason) < len(rows)]
-    numbers = frozenset(range(len(names))) - {names.index("state")}
-    numbers -= {names.index(_REASON)} if _REASON in names else set()
+    names = [
+        name for name in rows[0] if name != _REASON_COLUMN or len(ids_without_reason) < len(rows)
+    ]
+    numeric_columns = frozenset(range(len(names))) - {names.index("state")}
+    numeric_columns -= {names.index(_REASON_COLUMN)} if _REASON_COLUMN in names else set()
     cells = [
         [
-            "" if name == _REASON and row["trial"] in ids_without_reason else _cell(row[name])
+            ""
+            if name == _REASON_COLUMN and row["trial"] in ids_without_reason
+            else _cell(row[name])
             for name in names
         ]
         for row in rows
     ]
-    return f'<div class="card">{table(names, cells, numbers=numbers)}</div>'
+    return f'<div class="card">{table(names, cells, numbers=numeric_columns)}</div>'
 
 
 def _needs_reason(summary: StudySummary, trial: TrialRecord) -> bool:
@@ -111,15 +116,15 @@ def _needs_reason(summary: StudySummary, trial: TrialRecord) -> bool:
 
 def _schedule_table(summary: StudySummary) -> str:
     steps = summary.result.winner.schedule
-    first = steps[0].params
-    paths = [p for p in first if any(step.params.get(p) != first[p] for step in steps)]
+    first_params = steps[0].params
+    paths = [p for p, v in first_params.items() if any(s.params.get(p) != v for s in steps)]
     rows = [
         [str(step.from_epoch + 1), *[_cell(display_value(step.params, path)) for path in paths]]
         for step in steps
     ]
-    numbers = frozenset(range(len(paths) + 1))
-    cells = table(["from epoch", *map(escape, paths)], rows, numbers=numbers)
-    return f'<div class="card">{cells}</div>'
+    numeric_columns = frozenset(range(len(paths) + 1))
+    schedule_table = table(["from epoch", *map(escape, paths)], rows, numbers=numeric_columns)
+    return f'<div class="card">{schedule_table}</div>'
 
 
 def _files_card(results: str) -> str:
@@ -131,7 +136,7 @@ def _files_card(results: str) -> str:
 
 
 def _winner_table(summary: StudySummary) -> str:
-    winner, first = summary.result.winner, summary.result.trials[0]
+    winner, first_trial = summary.result.winner, summary.result.trials[0]
     file_values = {path: summary.base.value(path) for path in winner.params}
     rows = [
         [
@@ -141,16 +146,16 @@ def _winner_table(summary: StudySummary) -> str:
         ]
         for path in winner.params
     ]
-    numbers = frozenset({1, 2})
-    cells = table(
-        ["parameter", "value in the file", "value of the best trial"], rows, numbers=numbers
-    )
-    has_file_settings = first.params == {p: v for p, v in file_values.items() if p in first.params}
-    if first.id != winner.id and has_file_settings:
-        cells += (
-            f'<p class="soft">Loss with the settings of the file: {first.loss:.4g} (trial 0).</p>'
+    header = ["parameter", "value in the file", "value of the best trial"]
+    html = table(header, rows, numbers=frozenset({1, 2}))
+    file_params = {path: value for path, value in file_values.items() if path in first_trial.params}
+    has_file_settings = first_trial.params == file_params
+    if first_trial.id != winner.id and has_file_settings:
+        html += (
+            '<p class="soft">Loss with the settings of the file: '
+            f"{first_trial.loss:.4g} (trial 0).</p>"
         )
-    return cells
+    return html
 
 
 def _exploit_table(summary: StudySummary) -> str:
@@ -166,8 +171,8 @@ def _exploit_table(summary: StudySummary) -> str:
         for exploit in summary.result.exploits
     ]
     header = ["after epoch", "trial", "copied trial", *map(escape, paths.values())]
-    cells = table(header, rows, numbers=frozenset(range(len(header))))
-    return f'<div class="card">{cells}</div>'
+    exploit_table = table(header, rows, numbers=frozenset(range(len(header))))
+    return f'<div class="card">{exploit_table}</div>'
 
 
 def _display_file_value(value: object) -> object:

@@ -23,10 +23,10 @@ class StudySummary(Record):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings for reviewers, one sentence or two each.
+        """Warnings for a reviewer of the search, of one or two sentences each.
 
-        They name best values at the edge of the space, values of the file outside the space, failed
-        trials, too few trials, and parameters without a clear effect.
+        Possible reasons are a range that is too narrow, values of the pipeline file outside the
+        space, failed trials, too few trials, and parameters without a clear effect.
         """
         failed_trials = [trial for trial in self.result.trials if trial.state == "failed"]
         lines = [report.advice for report in self.importance.parameters if report.advice]
@@ -39,8 +39,8 @@ class StudySummary(Record):
                 for path in outside_paths
             )
             lines.append(
-                "No trial has the settings of the pipeline file, so the winner may be worse than "
-                f"them. Outside the space: {outside_values}."
+                "No trial has the settings of the pipeline file, so the loss with these settings "
+                f"may be lower than the winner's. Outside the space: {outside_values}."
             )
         if failed_trials:
             lines.append(
@@ -65,8 +65,8 @@ class StudySummary(Record):
 
 def _value_outside(path: str, base: TrialSettings, value_range: str) -> str:
     value = base.value(path)
-    state = "not set in the file" if value is None else str(value)
-    return f"{path} {state} (space: {value_range})"
+    value_text = "not set in the file" if value is None else str(value)
+    return f"{path} {value_text} (space: {value_range})"
 
 
 def summarize_study(
@@ -98,7 +98,7 @@ def trial_rows(trials: Sequence[TrialRecord]) -> list[dict[str, object]]:
 
 
 def display_value(params: Params, path: str) -> object:
-    """Return the value of a parameter for display; 'off' or 'not active' if it has no effect."""
+    """Return the value of a parameter for display: 'off' for 0.0, 'not active' if inactive."""
     if path not in params:
         return "not active"
     value = params[path]

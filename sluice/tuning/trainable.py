@@ -32,12 +32,12 @@ Trainable = Callable[[dict[str, Any]], None]
 
 
 _RESET_TIMEOUT = ("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
-"""Environment variable and value: time within which a stopped trial must end [s]. After that, Tune
-replaces its worker. The trial first moves its network from a GPU, which may be busy, so Tune's
-default of 2 s is too short."""
+"""Environment variable and its value: time within which a stopped trial must end [s]. Tune replaces
+the worker of a trial that needs longer. Tune's default of 2 s is too short, because a stopped trial
+first moves its network from the GPU, which may be busy."""
 
 _MISSING_CHECKPOINT = "does not exist on storage"
-"""Part of Tune's message if the checkpoint of a trial is missing."""
+"""Words in Tune's error message if the checkpoint of a trial is missing."""
 
 
 def make_trainable(
@@ -66,12 +66,12 @@ def make_trainable(
         objective: Function that is minimised. It is pickled, so its class must be importable in the
             workers.
         space: The searched parameters.
-        base: Settings of everything that is not searched.
-        report_epochs: Epochs after which a trial reports, ascending [epochs].
+        base: Settings before the values of a trial replace some of them.
+        report_epochs: Numbers of the epochs after which a trial reports, ascending.
     """
     from ray import tune
 
-    # Tune names the folders of trials after the function, so they begin with "trial".
+    # The function is named "trial", because its name is the beginning of the trials' folder names.
     trainable: Trainable = tune.with_parameters(
         trial, objective=objective, space=space, base=base, report_epochs=report_epochs
     )
@@ -138,7 +138,7 @@ def trial_error(error: Exception, params: Params) -> SluiceError:
 
 @contextlib.contextmanager
 def _downloaded_checkpoint(params: Params) -> Iterator[tuple[Path | None, str]]:
-    """Download the checkpoint of the trial, and yield its local folder and its storage path.
+    """Download the checkpoint of the trial; yield the local folder and the path in the storage.
 
     Yields (None, "") if the trial starts without a checkpoint.
     """
@@ -177,9 +177,9 @@ def trial_reports(
     Args:
         objective: Function that is minimised.
         params: Values with which the trial starts or continues.
-        report_epochs: Epochs after which to report, ascending [epochs].
+        report_epochs: Numbers of the epochs after which to report, ascending.
         start: Folder of the checkpoint to resume from; None to start from initial weights.
-        where: Storage path of that checkpoint, for messages.
+        where: Storage path of the checkpoint, for messages.
 
     Raises:
         SluiceError: A transient error of the machine.
@@ -193,14 +193,14 @@ def trial_reports(
 
 
 def _convert_reports(
-    reports: Iterator[TrialReport], schedule: tuple[ScheduleStep, ...], num_reported: int
+    reports: Iterator[TrialReport], schedule: tuple[ScheduleStep, ...], num_reported_epochs: int
 ) -> Iterator[TuneReport]:
-    """Convert the reports of an objective; end with the report of a failure if there is one.
+    """Convert the reports of an objective. If the training fails, the last report is the failure.
 
     Args:
         reports: Reports of the objective.
-        schedule: Values of the trial, including those with which it continues.
-        num_reported: Number of epochs that were already reported.
+        schedule: Values of the trial, including the values with which it starts or continues.
+        num_reported_epochs: Number of epochs that were already reported.
     """
     params = schedule[-1].params
     while True:
@@ -208,27 +208,33 @@ def _convert_reports(
         try:
             report = next(reports, None)
         except Exception as error:  # worker boundary: user code may raise anything
-            failure = failure_reason(error, params)
+            failure_text = failure_reason(error, params)
         else:
             if report is None:
                 return
-            failure = _describe_non_finite_loss(report.epochs)
+            failure_text = _describe_non_finite_loss(report.epochs)
         seconds = perf_counter() - started
-        if failure:
-            yield _failure_report(failure, num_reported + 1, seconds)
+        if failure_text:
+            yield _failure_report(failure_text, num_reported_epochs + 1, seconds)
             return
         assert report is not None
         epochs_done = len(report.epochs)
-        # A training that resumes at its end has nothing new to report.
-        if epochs_done > num_reported:
-            yield _progress_report(report, schedule, num_reported=num_reported, seconds=seconds)
-            num_reported = epochs_done
+        # A training that had ended before it was resumed has nothing new to report.
+        if epochs_done > num_reported_epochs:
+            yield _progress_report(
+                report, schedule, num_reported_epochs=num_reported_epochs, seconds=seconds
+            )
+            num_reported_epochs = epochs_done
 
 
 def _progress_report(
-    report: TrialReport, schedule: tuple[ScheduleStep, ...], *, num_reported: int, seconds: float
+    report: TrialReport,
+    schedule: tuple[ScheduleStep, ...],
+    *,
+    num_reported_epochs: int,
+    seconds: float,
 ) -> TuneReport:
-    new_epochs, last_epoch = report.epochs[num_reported:], report.epochs[-1]
+    new_epochs, last_epoch = report.epochs[num_reported_epochs:], report.epochs[-1]
     curve = [[e.epoch, e.train_loss, e.val_loss, e.kept_loss] for e in new_epochs]
     metrics = {
         "epoch": last_epoch.epoch,
@@ -287,7 +293,7 @@ def _describe_non_finite_loss(epochs: tuple[EpochLosses, ...]) -> str:
 
 @contextlib.contextmanager
 def _transient_storage_errors(params: Params) -> Iterator[None]:
-    """Raise errors of the study's storage as transient errors, because values do not cause them."""
+    """Convert errors of the study's storage to transient errors: values do not cause them."""
     try:
         yield
     except SluiceError:

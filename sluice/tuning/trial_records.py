@@ -16,25 +16,26 @@ if TYPE_CHECKING:
     from sluice.tuning.resumable.study import Study
 
 
-_FAILED = "ERROR"
+_FAILED_STATUS = "ERROR"
 """Status of a failed ``ray.tune.experiment.Trial``."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RecordedState:
-    """State of a trial when its record was made. While it is unchanged, the record is reused."""
+    """State of a trial when its record was made. The record is reused until the state changes."""
 
     status: str
     attempt: int
     time: float
+    """Epoch of the last report; see ``TrialProxy.time``."""
 
 
 class TrialRecords:
-    """Records of all trials; an update converts only the trials that changed.
+    """Records of all trials. An update converts only the trials that changed since the last one.
 
     Args:
         space: The searched parameters.
-        base: Settings of everything else.
+        base: Settings before the values of a trial replace some of them.
         strategy: Strategy of the search. The reasons of early stops name its scheduler.
     """
 
@@ -112,7 +113,7 @@ class TrialRecords:
         """Return the state of a record, and why the trial ended."""
         if not trial.is_finished():
             return "running", ""
-        if trial.status == _FAILED:
+        if trial.status == _FAILED_STATUS:
             return "failed", trial.reason
         reason = str(trial.last_result.get("reason", ""))
         if reason or num_epochs >= self._base.training.max_epochs:

@@ -1,8 +1,8 @@
-"""Stores the schedule of a trial's values in its checkpoint.
+"""Stores the schedule of a trial, that is, its values over time, in its checkpoint.
 
-With PBT, a trial changes its values during training, and copies the checkpoint of another trial
-with its weights and values. The schedule contains all values that led to the weights of a
-checkpoint, so that the weights can be reproduced by another training.
+With PBT, the values of a trial change during training, and a trial may copy the checkpoint of
+another trial. The schedule contains all values that led to the weights of a checkpoint, so that
+another training can reproduce the weights.
 """
 
 import json
@@ -23,7 +23,10 @@ SCHEDULE_FILE = "schedule.json"
 def with_values(
     schedule: tuple[ScheduleStep, ...], params: Params, *, epoch: int
 ) -> tuple[ScheduleStep, ...]:
-    """Return the schedule of a trial that trains with ``params`` after ``epoch`` epochs."""
+    """Return a schedule that is extended by ``params``, which take effect after ``epoch`` epochs.
+
+    The schedule is returned unchanged if its last values equal ``params``.
+    """
     if schedule and schedule[-1].params == params:
         return schedule
     return (*schedule, ScheduleStep(from_epoch=epoch, params=params))
@@ -42,7 +45,7 @@ def write_schedule(folder: Path, schedule: Sequence[ScheduleStep], *, epoch: int
 
 
 def read_schedule(folder: Path, *, where: str) -> tuple[tuple[ScheduleStep, ...], int]:
-    """Return the schedule of a checkpoint, and its epoch.
+    """Return the schedule of a checkpoint, and the number of epochs before the checkpoint.
 
     Args:
         folder: Local folder of the checkpoint.

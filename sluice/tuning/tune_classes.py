@@ -1,7 +1,7 @@
 """Creates schedulers and searchers of Ray Tune from import paths, with validated arguments.
 
-A class is checked before it is called, because a settings file must not be able to call any other
-function.
+Each imported object is checked before it is called, because a settings file must not be able to
+call an arbitrary function.
 """
 
 import inspect
@@ -24,8 +24,8 @@ _ALLOWED_ARGUMENT_BASES = (
     "nevergrad.optimization.base.Optimizer",
     "nevergrad.optimization.base.ConfiguredOptimizer",
 )
-"""Base classes of objects that may be arguments. They are given by name, because their libraries
-may not be installed."""
+"""Full names of the base classes of objects that may be arguments. The classes are not imported,
+because their libraries may not be installed."""
 
 _INSTALL_COMMAND = "pip install 'sluice-mlops[searchers]'"
 
@@ -38,8 +38,8 @@ def import_class(path: str, *, what: str) -> Any:
         what: 'scheduler' or 'searcher'.
 
     Raises:
-        SettingsError: The class cannot be imported, is not of that kind, or its decisions cannot be
-            resumed.
+        SettingsError: The class cannot be imported, is not a scheduler or searcher of Ray Tune, or
+            makes decisions that cannot be resumed.
 
     Cost:
         Imports Ray, 1.4 s.
@@ -74,40 +74,40 @@ def build(
     Args:
         cls: The imported class.
         settings: Import path of the class, and the arguments from the file.
-        defaults: Arguments that the search determines. An argument is used if the class takes it
-            and the file does not set it.
-        seed: Seed of the instance, if the class takes a seed under a common name. If an argument is
-            itself an instance of a class, that instance is seeded instead.
+        defaults: Arguments that the search determines. The instance gets an argument if the class
+            accepts the argument and the file does not set it.
+        seed: Seed of the instance, if the class takes a seed under a common name. If the file gives
+            an argument as a class, the instance for this argument gets the seed instead.
         what: Role of the class, for messages.
 
     Raises:
         SettingsError: The class does not take an argument, refuses a value, or needs a library that
             is not installed.
     """
-    names, accepts_kwargs = accepted_arguments(cls)
+    accepted_names, accepts_kwargs = accepted_arguments(cls)
     settable_names = settable_arguments(cls)
     for name in settings.arguments:
         if name in RESERVED_ARGUMENTS:
             raise SettingsError(
                 f"The argument '{name}' of the {what} '{settings.path}' cannot be set.",
                 cause="The search sets this argument.",
-                fix="Remove it from the arguments. Other arguments are: "
+                fix=f"Remove '{name}' from the arguments. Other arguments are: "
                 f"{', '.join(settable_names) or 'none'}.",
             )
-        if name not in names and not accepts_kwargs:
+        if name not in accepted_names and not accepts_kwargs:
             raise SettingsError(
                 f"The {what} '{settings.path}' does not take the argument '{name}'."
                 f"{suggest_nearest(name, settable_names)}",
                 fix=f"Correct its arguments. It takes: {', '.join(settable_names) or 'none'}.",
             )
     # With both a seed and a sampler, OptunaSearch ignores the seed and does not check the type of
-    # the sampler. Therefore no seed is passed with a sampler.
+    # the sampler. Therefore no seed is passed with a sampler or with an argument that is a class.
     has_class_argument = any(_is_class_mapping(value) for value in settings.arguments.values())
     seeds = dict.fromkeys(SEED_ARGUMENTS, seed)
     if has_class_argument or "sampler" in settings.arguments:
         seeds = {}
     accepted_defaults = {
-        name: value for name, value in (seeds | dict(defaults)).items() if name in names
+        name: value for name, value in (seeds | dict(defaults)).items() if name in accepted_names
     }
     file_arguments = {
         name: _build_argument(value, seed=seed, where=f"{settings.path}: {name}")
@@ -179,7 +179,7 @@ def _is_class_mapping(value: Any) -> bool:
 
 
 def _build_argument(value: Any, *, seed: int, where: str) -> Any:
-    """Return the value of an argument; if it names a class, an instance or the class itself."""
+    """Return the value of an argument. For a mapping with 'class', see ``ClassSettings``."""
     if not _is_class_mapping(value):
         return value
     settings = ClassSettings.parse(value, where=where)

@@ -41,8 +41,9 @@ _ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 MIN_QUANTILE = 1e-6
-"""Quantile at which the range of a normal distribution starts; it ends at 1 minus this quantile.
-Both ends are 4.75 standard deviations from the mean. Searchers and plots need a finite range."""
+"""Cumulative probability at which the range of a normal distribution starts. The range ends at 1
+minus this probability. Both ends are 4.75 standard deviations from the mean. Searchers and plots
+need a finite range."""
 
 
 class TuneFunction(ConditionalParameter):
@@ -64,18 +65,18 @@ class TuneFunction(ConditionalParameter):
                 f"{self.function} takes {len(names)} arguments ({', '.join(names)}), got "
                 f"{list(self.arguments)}"
             )
-        first, second, quantum = self.arguments[0], self.arguments[1], self.quantum
+        lower_or_mean, upper_or_sd, quantum = self.arguments[0], self.arguments[1], self.quantum
         if self.is_integer and not all(isinstance(argument, int) for argument in self.arguments):
             raise ValueError(f"{self.function} takes integers, got {list(self.arguments)}")
         if quantum is not None and not quantum > 0:
             raise ValueError(f"q must be above 0, got {quantum}")
         if self.is_normal:
-            if not second > 0:
-                raise ValueError(f"sd must be above 0, got {second}")
-        elif self.is_log and not first > 0:
-            raise ValueError(f"lower must be above 0 for {self.function}, got {first}")
+            if not upper_or_sd > 0:
+                raise ValueError(f"sd must be above 0, got {upper_or_sd}")
+        elif self.is_log and not lower_or_mean > 0:
+            raise ValueError(f"lower must be above 0 for {self.function}, got {lower_or_mean}")
         elif not self.is_integer and quantum is not None:
-            for end in (first, second):
+            for end in (lower_or_mean, upper_or_sd):
                 if not math.isclose(end / quantum, round(end / quantum)):
                     raise ValueError(f"lower and upper must be multiples of q {quantum}, got {end}")
         if not self.low < self.high:
@@ -136,14 +137,14 @@ class TuneFunction(ConditionalParameter):
     def value_at(self, position: float) -> float:
         """Return the value nearest to a position of the scale from 0 to 1."""
         if self.is_normal:
-            quantile = min(max(position, MIN_QUANTILE), 1 - MIN_QUANTILE)
-            return self.nearest(self._normal_quantile(quantile))
+            probability = min(max(position, MIN_QUANTILE), 1 - MIN_QUANTILE)
+            return self.nearest(self._normal_quantile(probability))
         if self.is_log:
             return self.nearest(self.low * (self.high / self.low) ** position)
         return self.nearest(self.low + position * (self.high - self.low))
 
     def position(self, value: Value) -> float | None:
-        """Return the position of ``value`` on the scale; the quantile for a normal distribution."""
+        """Return the position of ``value``: its cumulative probability if normally distributed."""
         number = float(value)  # type: ignore[arg-type]
         if self.is_normal:
             mean, sd = self.arguments[:2]
@@ -157,17 +158,17 @@ class TuneFunction(ConditionalParameter):
         clipped = min(max(self._round_to_quantum(value), self.low), self.high)
         return int(clipped) if self.is_integer else float(clipped)
 
-    def _normal_quantile(self, quantile: float) -> float:
-        """Return a quantile of the normal distribution."""
+    def _normal_quantile(self, probability: float) -> float:
+        """Return the value of the normal distribution at a cumulative probability."""
         mean, sd = self.arguments[:2]
-        return mean + sd * float(ndtri(quantile))
+        return mean + sd * float(ndtri(probability))
 
     def _round_to_quantum(self, value: float) -> float:
         """Return the nearest multiple of the quantum."""
         return value if self.quantum is None else self._multiple(round(value / self.quantum))
 
     def _multiple_near(self, end: float, rounding: Callable[[float], int]) -> float:
-        """Return the multiple of the quantum at an end of the range, rounded into the range."""
+        """Return the end of the range, rounded to a multiple of the quantum inside the range."""
         if self.quantum is None:
             return float(end)
         nearest = round(end / self.quantum)

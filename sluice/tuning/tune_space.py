@@ -1,4 +1,4 @@
-"""Converts search spaces and values of trials to and from the config of Ray Tune and Optuna.
+"""Converts search spaces and the values of trials between Sluice, Ray Tune and Optuna.
 
 Tune's config is a flat dictionary. The key of most parameters is their dotted path. Some parameters
 have other keys, so that every searcher can search them and every scheduler can change them:
@@ -39,8 +39,8 @@ def tune_space(space: Space, base: TrialSettings) -> "dict[str, Domain]":
 
     Args:
         space: The searched space.
-        base: Settings of everything else. Parameters are omitted if their condition excludes these
-            settings.
+        base: Settings before the values of a trial replace some of them. A parameter is omitted if
+            its condition depends on a setting that is not searched and does not hold.
 
     Cost:
         Imports Ray.
@@ -59,11 +59,11 @@ def possible_paths(space: Space, base: TrialSettings) -> tuple[str, ...]:
         if parameter.when is None:
             paths.append(path)
             continue
-        other = parameter.when.path
-        if other in space.parameters:
-            is_possible = other in paths
+        when_path = parameter.when.path
+        if when_path in space.parameters:
+            is_possible = when_path in paths
         else:
-            is_possible = base.value(other) in parameter.when.one_of
+            is_possible = base.value(when_path) in parameter.when.one_of
         if is_possible:
             paths.append(path)
     return tuple(paths)
@@ -100,7 +100,7 @@ def config_key(path: str, parameter: Any) -> str:
         return f"{path}#exponent"
     if isinstance(parameter, Integers) and parameter.multiple_of > 1:
         return f"{path}#multiple"
-    if isinstance(parameter, Choice) and not _has_plain_options(parameter):
+    if isinstance(parameter, Choice) and not _has_scalar_options(parameter):
         return f"{path}#option"
     if isinstance(parameter, TuneFunction) and parameter.is_normal:
         return f"{path}#quantile"
@@ -110,8 +110,7 @@ def config_key(path: str, parameter: Any) -> str:
 def decode(space: Space, base: TrialSettings, config: Mapping[str, Any]) -> Params:
     """Return a trial's values from Tune's config, without inactive parameters.
 
-    A value outside the range of its parameter, or between two of its values, is replaced by the
-    nearest valid value.
+    A value that a parameter does not allow is replaced by the nearest allowed value.
 
     Raises:
         ContractError: The config lacks the key of an active parameter.
@@ -139,7 +138,7 @@ def decode_one(parameter: Any, value: Any) -> Value:
     if isinstance(parameter, Choice):
         index = (
             option_index(parameter.options, python_value)
-            if _has_plain_options(parameter)
+            if _has_scalar_options(parameter)
             else int(python_value)
         )
         assert index is not None, f"{python_value!r} is not one of {list(parameter.options)}"
@@ -179,13 +178,15 @@ def complete_config(space: Space, base: TrialSettings, params: Params) -> dict[s
     A parameter without a value gets the middle of its range, or its first option.
     """
     params_by_path = {
-        path: params.get(path, _middle(space.parameters[path]))
+        path: params.get(path, _middle_value(space.parameters[path]))
         for path in possible_paths(space, base)
     }
     config = encode(space, params_by_path)
     for path in params_by_path:
         parameter = space.parameters[path]
-        config.setdefault(config_key(path, parameter), encode_one(parameter, _middle(parameter)))
+        config.setdefault(
+            config_key(path, parameter), encode_one(parameter, _middle_value(parameter))
+        )
     return config
 
 
@@ -264,7 +265,7 @@ def _suggest(trial: Any, path: str, parameter: Any) -> Value:
 def encode_one(parameter: Any, value: Value) -> Any:
     """Return the entry of the config under ``config_key`` for the value of an active parameter."""
     if isinstance(parameter, Choice):
-        return value if _has_plain_options(parameter) else option_index(parameter.options, value)
+        return value if _has_scalar_options(parameter) else option_index(parameter.options, value)
     if isinstance(parameter, PowersOfTwo):
         return int(value).bit_length() - 1  # type: ignore[arg-type]
     if isinstance(parameter, Integers):
@@ -274,7 +275,7 @@ def encode_one(parameter: Any, value: Value) -> Any:
     return value
 
 
-def _middle(parameter: Any) -> Value:
+def _middle_value(parameter: Any) -> Value:
     middle: Value = (
         parameter.options[0] if isinstance(parameter, Choice) else parameter.value_at(0.5)
     )
@@ -283,12 +284,12 @@ def _middle(parameter: Any) -> Value:
 
 def categories(parameter: Choice) -> list[Any]:
     """Return the entries of the config that a choice can have: its options, or their indices."""
-    if _has_plain_options(parameter):
+    if _has_scalar_options(parameter):
         return list(parameter.options)
     return list(range(len(parameter.options)))
 
 
-def _has_plain_options(parameter: Choice) -> bool:
+def _has_scalar_options(parameter: Choice) -> bool:
     """Return whether the options are scalars of one type, which every searcher can distinguish."""
     types = {type(option) for option in parameter.options}
     return len(types) == 1 and types != {list}

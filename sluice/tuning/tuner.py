@@ -45,19 +45,20 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     # Sluice prints the table of trials itself, to the terminal and to Dagster's log.
     "RAY_AIR_NEW_OUTPUT": "0",
-    # Sluice checks every report itself, with a message that says what to do.
+    # Sluice checks every report itself, and its error messages contain a fix.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     # Paths in a user's workload are relative to the working folder of the search.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # The journal contains the state. Tune's own snapshot is only for users who read its folder.
+    # Tune's own snapshot is written once a minute. It is needed only by users who read Tune's
+    # folder, because the journal contains the state of the study.
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
 }
 """Environment variables of Ray that are set during a search."""
 
 _LOG_LEVELS = {
     "ray.tune": logging.WARNING,  # at INFO, PBT logs a line for each copy
-    # These loggers warn about missing files of finished trials when a study is resumed. The files
-    # are in the folders of the first run.
+    # When a study is resumed, these loggers warn about missing files of finished trials, although
+    # the files are in the folders of the first run.
     "ray.tune.logger": logging.ERROR,
     "ray.tune.analysis": logging.ERROR,
 }
@@ -116,19 +117,19 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         from sluice.tuning.resumable.tuner_runs import release_workers
 
         wait_for_slot(ray, plan.compute, plan.log)
-        if link := dashboard_url(ray):
-            plan.log(f"Ray's dashboard: {link}")
+        if url := dashboard_url(ray):
+            plan.log(f"Ray's dashboard: {url}")
         max_trials = max_concurrent_trials(plan.settings, plan.compute)
         trial_limit = None
         if max_trials is not None:
             is_number_of_trials = max_trials == plan.settings.num_trials
-            name = "search.num_trials" if is_number_of_trials else "search.concurrent_trials"
-            trial_limit = (name, max_trials)
-        message = (
+            setting = "search.num_trials" if is_number_of_trials else "search.concurrent_trials"
+            trial_limit = (setting, max_trials)
+        idle_slots_message = (
             describe_idle_slots(ray, plan.compute, trial_limit) if plan.compute.address else ""
         )
-        if message:
-            plan.log(message)
+        if idle_slots_message:
+            plan.log(idle_slots_message)
         storage, filesystem = tune_storage(plan.compute, plan.folder, plan.log)
         metric = metric_of(plan.strategy)
         scheduler = make_scheduler(
@@ -173,7 +174,8 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             ):
                 tuner.fit()
         except KeyboardInterrupt:
-            # Workers that are not released keep their resources while the cluster runs.
+            # Release the workers, which would otherwise keep their resources while the cluster
+            # runs.
             release_workers(plan.journal)
             raise
         except TrialFailed as error:
@@ -204,7 +206,7 @@ def _require_local_driver(compute: ComputeSettings) -> None:
 
 @contextlib.contextmanager
 def _quiet_ray_logs() -> Iterator[None]:
-    """Suppress log messages of Ray that the search prints itself, or that are wrong on resuming."""
+    """Suppress Ray's log messages that repeat messages of the search or are wrong on a resume."""
     levels = {name: logging.getLogger(name).level for name in _LOG_LEVELS}
     for name, level in _LOG_LEVELS.items():
         logging.getLogger(name).setLevel(level)

@@ -43,15 +43,16 @@ def search_workload(
     Args:
         workload: Import path of the workload, 'module:Class'.
         workload_settings: Settings of the workload as plain values.
-        base: Settings of everything that is not searched.
+        base: Settings before the values of a trial replace some of them.
         space: The search space; the default space of the architecture if None.
-        settings: The budget, and how it is used.
+        settings: Number of trials, and how they are suggested and stopped.
         table: Record of the feature frame.
-        folds: All folds of the pipeline; ``settings.folds`` selects those of the search.
+        folds: All folds of the pipeline; ``settings.folds`` selects the folds of the search.
         artifacts: Folder of the artifact store that contains the feature frame.
         folder: Folder of this search only.
         on_report: Called after every report.
-        compute: Machines and resources. They do not affect the decisions of an ordered search.
+        compute: Machines and resources. They do not affect the decisions of an ordered search,
+            except for the choice between CPU and GPU.
         data_seed: Base seed of the row order; ``settings.seed`` if None.
         sys_path: Folders that workers need to import the workload.
         callbacks: Callbacks of Ray Tune.
@@ -64,8 +65,8 @@ def search_workload(
         SettingsError: The selected device is not reserved for workers.
     """
     if is_population_based(settings.scheduler):
-        # A weak trial of a population continues with the weights of another trial. Early stopping,
-        # which would end it instead, is disabled.
+        # Disable early stopping, because it would end a weak trial of a population. Instead, a weak
+        # trial continues with the weights of another trial.
         training = base.training.model_copy(update={"patience_epochs": base.training.max_epochs})
         base = base.model_copy(update={"training": training})
     objective = TrainingObjective(

@@ -1,4 +1,4 @@
-"""Makes decisions of Ray Tune's schedulers and searchers survive a kill of the driver."""
+"""Lets the decisions of Ray Tune's schedulers and searchers survive a kill of the driver."""
 
 from sluice.base.errors import TrialFailed
 from sluice.tuning.resumable.events import CheckpointKey, StudyEvent, TrialAttempt

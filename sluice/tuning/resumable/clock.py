@@ -1,4 +1,4 @@
-"""Virtual clock of an ordered study, which determines whose report is applied next."""
+"""Virtual clock of an ordered study, which determines the trial whose report is applied next."""
 
 import heapq
 
@@ -21,8 +21,8 @@ class VirtualClock:
         self._busy_slots: dict[int, tuple[int, int]] = {}
         """Virtual time and slot of each running trial, by its number."""
         self._due_reports: list[tuple[int, int, int]] = []
-        """Heap of (time, slot, number of the trial). Entries that differ from ``_busy_slots`` are
-        outdated and skipped."""
+        """Heap of (time, slot, number of the trial). An entry that differs from ``_busy_slots`` is
+        outdated, so it is skipped."""
         self._now = 0
         """Latest virtual time that a report has reached."""
 
@@ -33,13 +33,13 @@ class VirtualClock:
     def start(self, number: int) -> None:
         """Run a trial on the slot that has been free the longest."""
         time, slot = heapq.heappop(self._free_slots)
-        self._set(number, max(time, self._now), slot)
+        self._set_time(number, max(time, self._now), slot)
 
     def tick(self, number: int) -> None:
         """Advance the time of a trial by one report."""
         time, slot = self._busy_slots[number]
         self._now = max(self._now, time + 1)
-        self._set(number, time + 1, slot)
+        self._set_time(number, time + 1, slot)
 
     def stop(self, number: int) -> None:
         """Free the slot of a trial."""
@@ -58,6 +58,6 @@ class VirtualClock:
         """Return virtual time and slot of a running trial, by which running trials are ordered."""
         return self._busy_slots[number]
 
-    def _set(self, number: int, time: int, slot: int) -> None:
+    def _set_time(self, number: int, time: int, slot: int) -> None:
         self._busy_slots[number] = (time, slot)
         heapq.heappush(self._due_reports, (time, slot, number))

@@ -23,8 +23,8 @@ class StudyDriver:
         study: The study, after the replay of its journal.
         metric: Name of the metric.
         time_attr: Name of the reported counter that increases with training.
-        stop_on_error: Raise ``TrialFailed`` when Tune no longer retries a failed trial, and record
-            nothing.
+        stop_on_error: Whether to raise ``TrialFailed`` when Tune no longer retries a failed trial.
+            Otherwise the failure is recorded, and the study continues.
         max_workers: Maximum number of workers; None for as many as the cluster has.
         on_applied: Called after every event that the study applied.
     """
@@ -47,14 +47,16 @@ class StudyDriver:
         """Tune's trial by number. The type is Any because Tune's methods are untyped."""
 
         self._attempt_by_number: dict[int, int] = {}
-        """Attempt that the worker of each trial runs, by number."""
+        """Number of the attempt that the worker of each trial runs, by number of the trial."""
         self._last_checkpoint_by_number: dict[int, str] = {}
-        """Path of the last checkpoint that the workers of each trial reported, by number."""
+        """Path of the last checkpoint that the workers of each trial reported, by number of the
+        trial."""
         self._waiting_numbers: dict[int, None] = {}
         """Numbers of trials that keep their worker while their last report is pending, that is, not
-        applied yet. This dictionary and the next one are used as ordered sets."""
+        applied yet. The dictionary is used as an ordered set."""
         self._numbers_without_worker: dict[int, None] = {}
-        """Numbers of trials that run according to the study, but may have no worker."""
+        """Numbers of trials that run according to the study, but may have no worker. The dictionary
+        is used as an ordered set."""
         self._availability = WorkerAvailability(max_workers)
         self._has_started = False
         study.pop_changed()
@@ -95,14 +97,15 @@ class StudyDriver:
         self._record_start(number)
         study_trial = self._study.trials[number]
         require_result(trial, result, self._metric, self._time_attr)
-        # A worker that resumed from an older checkpoint repeats results that the study has.
+        # Ignore a result that the study contains already. A worker that resumed from an older
+        # checkpoint repeats such results.
         is_new = (
             self._attempt_by_number.get(number) == study_trial.attempt
             and result[self._time_attr] > study_trial.time
             and not self._study.has_pending_event(number)
         )
         if is_new and study_trial.status == Trial.RUNNING:
-            checkpoint = self._reported_checkpoint(number, result)
+            checkpoint = self._record_checkpoint(number, result)
             reported_scalars = scalars(result)
             require_checkpoint(trial, checkpoint, reported_scalars, self._metric, self._time_attr)
             event = StudyEvent(
@@ -112,7 +115,7 @@ class StudyDriver:
                 checkpoint=checkpoint,
             )
             self._receive(event)
-        self._apply_decisions(controller, skip=number)
+        self._apply_decisions(controller, skipped_number=number)
         if study_trial.is_finished():
             return TrialScheduler.STOP
         if self._study.has_pending_event(number):
@@ -129,7 +132,7 @@ class StudyDriver:
     def on_end(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
         """Pass the end of a trial to the study.
 
-        Its function has returned, or a stopping criterion of Tune has ended it.
+        The trial's function has returned, or a stopping criterion of Tune has ended the trial.
         """
         number = self._number_by_id[trial.trial_id]
         study_trial = self._study.trials[number]
@@ -137,16 +140,16 @@ class StudyDriver:
         if study_trial.is_finished() or self._study.has_pending_event(number):
             return
         self._record_start(number)
-        fields: dict[str, Any] = {"trial": number, "attempt": study_trial.attempt}
+        event_fields: dict[str, Any] = {"trial": number, "attempt": study_trial.attempt}
         if result.get(self._time_attr, 0) > study_trial.time:
-            checkpoint = self._reported_checkpoint(number, result)
-            fields |= {"result": scalars(result), "checkpoint": checkpoint}
-        if study_trial.last_result or "result" in fields:
-            self._receive(StudyEvent(kind="complete", **fields))
+            checkpoint = self._record_checkpoint(number, result)
+            event_fields |= {"result": scalars(result), "checkpoint": checkpoint}
+        if study_trial.last_result or "result" in event_fields:
+            self._receive(StudyEvent(kind="complete", **event_fields))
         else:
             reason = "The trainable returned without a report."
-            self._receive(StudyEvent(kind="error", reason=reason, **fields))
-        self._apply_decisions(controller, skip=number)
+            self._receive(StudyEvent(kind="error", reason=reason, **event_fields))
+        self._apply_decisions(controller, skipped_number=number)
 
     def on_error(self, controller: Any, trial: Any) -> None:
         """Pass the final failure of a trial to the study.
@@ -170,7 +173,7 @@ class StudyDriver:
         self._record_start(number)
         event = StudyEvent(trial=number, attempt=study_trial.attempt, kind="error", reason=reason)
         self._receive(event)
-        self._apply_decisions(controller, skip=number)
+        self._apply_decisions(controller, skipped_number=number)
 
     def choose(self, controller: Any) -> Any:
         """Return the Tune trial that should get a worker next; None for no trial."""
@@ -186,8 +189,8 @@ class StudyDriver:
         ]
         if not numbers_needing_worker:
             return None if self._availability.is_at_limit(controller) else self._next_trial()
-        # A trial that should run has no worker. If all workers are in use, one is taken from a
-        # trial whose report is not applied yet.
+        # If all workers are in use, release the worker of a trial whose report is pending, so that
+        # a trial without a worker can run.
         if self._waiting_numbers and self._availability.is_full(controller):
             self._release_worker(controller, max(self._waiting_numbers, key=self._study.sort_key))
         if self._availability.is_at_limit(controller):
@@ -205,9 +208,9 @@ class StudyDriver:
         return trial
 
     def _update_started_trials(self, controller: Any) -> None:
-        """Remove trials that have got a worker from the trials without a worker.
+        """Remove trials that now have a worker from the trials without a worker.
 
-        If the trial that the study starts next has got a worker, its start is recorded.
+        If the trial that the study starts next now has a worker, its start is recorded.
         """
         for number in [
             n for n in self._numbers_without_worker if not self._needs_worker(controller, n)
@@ -237,16 +240,17 @@ class StudyDriver:
         for applied_event in self._study.receive(event):
             self._on_applied(applied_event)
 
-    def _apply_decisions(self, controller: Any, skip: int | None = None) -> None:
+    def _apply_decisions(self, controller: Any, skipped_number: int | None = None) -> None:
         """Apply the study's new decisions to Tune's trials: continue, pause or stop them.
 
         Args:
             controller: Tune's controller.
-            skip: Number of the trial that Tune is processing, which is skipped.
+            skipped_number: Number of the trial that Tune is processing. The caller returns the
+                decision about this trial to Tune.
         """
         for number in self._study.pop_changed():
             trial = self._trial_by_number.get(number)
-            if number == skip or trial is None or self._study.has_pending_event(number):
+            if number == skipped_number or trial is None or self._study.has_pending_event(number):
                 continue
             if trial.is_finished():
                 continue
@@ -270,8 +274,8 @@ class StudyDriver:
             ):
                 self._release_worker(controller, number)
             elif trial.status == Trial.PAUSED:
-                # The trial may have lost its worker while its report was pending. The checkpoint of
-                # that report is valid now.
+                # Let the trial start from the checkpoint of its last report. The trial may have
+                # lost its worker while the report was pending.
                 self._prepare_start(number)
             self._numbers_without_worker[number] = None
 
@@ -303,8 +307,8 @@ class StudyDriver:
         if study_trial.is_finished():
             trial.set_status(study_trial.status)
         elif self._availability.is_limited or not self._is_running(number):
-            # Tune starts every pending trial. Of the paused trials it starts only the trial that
-            # ``choose`` returns.
+            # Tune starts every pending trial, but starts a paused trial only if ``choose`` returns
+            # it.
             trial.set_status(Trial.PAUSED)
 
     def _is_running(self, number: int) -> bool:
@@ -322,7 +326,8 @@ class StudyDriver:
         self._attempt_by_number[number] = study_trial.attempt
         self._numbers_without_worker[number] = None
 
-    def _reported_checkpoint(self, number: int, result: Mapping[str, Any]) -> str:
+    def _record_checkpoint(self, number: int, result: Mapping[str, Any]) -> str:
+        """Return the path of the checkpoint of a result, and store it as the trial's last one."""
         path = tune_trials.reported_checkpoint(self._trial_by_number[number], dict(result))
         self._last_checkpoint_by_number[number] = path or self._last_checkpoint_by_number.get(
             number, ""

@@ -16,9 +16,9 @@ from sluice.tuning.resumable.study import Study, json_round_trip
 class OrderedStudy(Study):
     """Applies events in the order of a virtual clock, independent of the speed of workers.
 
-    Every report takes one unit of virtual time on its slot. The report with the earliest virtual
-    time is applied first; reports that arrive too early wait. A trial is suggested when a slot is
-    free.
+    Every report takes one unit of virtual time on its trial's slot. The report with the earliest
+    virtual time is applied first; a report that arrives too early waits. The searcher suggests a
+    trial as soon as a slot is free.
 
     Args:
         num_slots: Number of trials that run at the same virtual time. Affects the decisions.
@@ -49,7 +49,8 @@ class OrderedStudy(Study):
         else:
             self._expected_suggestions = deque(suggestions)
         events = [line for line in lines if "config" not in line]
-        # With neither a searcher nor events, ``start`` starts the first trials when all are queued.
+        # With neither a searcher nor events, ``start`` starts the first trials later, when all
+        # trials are queued.
         if self._searcher is not None or events:
             self._start_first_trials(is_new=not events)
         for event_number, line in enumerate(events, 1):
@@ -62,7 +63,8 @@ class OrderedStudy(Study):
                     fix="Resume with the releases of Sluice and Ray that started the study, or "
                     "start it in another folder.",
                 )
-            # A killed process may have recorded the last event without the suggestions after it.
+            # After the last event, new suggestions are allowed: the process may have been killed
+            # before it recorded them.
             self._apply_and_fill_slots(event, is_new=event_number == len(events))
         if self._expected_suggestions:
             raise ContractError(
@@ -81,7 +83,7 @@ class OrderedStudy(Study):
         return len(self.trials) + len(self._queued_configs)
 
     def start(self) -> None:
-        """Record the queued trials and start the first ones; no more trials may be queued."""
+        """Record the queued trials, and start the first trials. Then no trial may be queued."""
         num_trials = len(self.trials)
         for index in range(max(self._num_recorded - num_trials, 0), len(self._queued_configs)):
             line = {
@@ -93,9 +95,9 @@ class OrderedStudy(Study):
         self._start_first_trials(is_new=True)
 
     def _start_first_trials(self, *, is_new: bool) -> None:
-        """Start the first trials, once.
+        """Start the first trials; do nothing in further calls.
 
-        ``is_new``, here and below, is False for decisions that the journal contains already.
+        In this class, ``is_new`` is False for decisions that the journal contains already.
         """
         if not self._has_started:
             self._has_started = True
@@ -132,7 +134,7 @@ class OrderedStudy(Study):
         return super().checkpoints_needed() | (pending_checkpoints - {""})
 
     def _advance(self) -> Iterator[StudyEvent]:
-        """Apply received events while the next due event is among them; yield each."""
+        """Apply events while the event that is due next was received; yield each applied event."""
         while (
             number := self._clock.next_due_trial()
         ) is not None and number in self._pending_events:
@@ -151,7 +153,7 @@ class OrderedStudy(Study):
             self._fill_slots(is_new=is_new)
 
     def _fill_slots(self, *, is_new: bool) -> None:
-        """Start the trial that the scheduler selects on each free slot."""
+        """Start a trial on each free slot, as selected by the scheduler."""
         while self._clock.has_free_slot():
             if not self._num_by_status[Trial.PENDING]:
                 self._add_next_trial(is_new=is_new)
@@ -173,7 +175,7 @@ class OrderedStudy(Study):
         if config is None:
             return
         if self._expected_suggestions:
-            self._require_same(self._expected_suggestions.popleft(), config)
+            self._require_same_suggestion(self._expected_suggestions.popleft(), config)
         elif is_new:
             self._write_line({"trial": len(self.trials), "config": json_round_trip(config)}, False)
         else:
@@ -218,14 +220,14 @@ class ArrivalStudy(Study):
 
     def _repeat_suggestion(self, line: Mapping[str, Any]) -> None:
         """Repeat the suggestion of a line of the journal."""
-        # Before this suggestion, the scheduler was asked which trial to run. The call is repeated,
-        # because it may change the state of the scheduler.
+        # If the scheduler selected a trial before this suggestion, repeat the call, because it may
+        # have changed the state of the scheduler.
         if line.get("chosen"):
             self.next_to_start()
         config = line["config"]
         if self._searcher is not None:
             suggested_config = self._request_config()
-            self._require_same(line, suggested_config or {})
+            self._require_same_suggestion(line, suggested_config or {})
             config = suggested_config
         self._append(config)
 
@@ -281,7 +283,7 @@ class ArrivalStudy(Study):
         return False
 
     def _apply_event(self, event: StudyEvent) -> None:
-        # The same order as in Tune: the scheduler selects the next trial before each event.
+        # As in Tune, the scheduler selects the next trial before each event.
         self.next_to_start()
         self._has_chosen = False
         with self._seeded_random.step():
@@ -291,12 +293,15 @@ class ArrivalStudy(Study):
                 self._apply(event)
 
     def _record_suggestion(self, config: Mapping[str, Any]) -> None:
-        """Write a suggestion to the journal, and whether the scheduler selected a trial before."""
+        """Write a suggestion to the journal.
+
+        The line contains 'chosen' if the scheduler has selected a trial since the last line.
+        """
         line = {"trial": len(self.trials), "config": json_round_trip(config)}
         self._write_line({**line, "chosen": 1} if self._has_chosen else line, False)
 
     def _append(self, config: Mapping[str, Any]) -> None:
-        """Add a trial, after which the scheduler may select another trial."""
+        """Add a trial. Afterwards, the scheduler may select another trial."""
         self._has_chosen = False
         with self._seeded_random.step():
             self._add(config)

@@ -23,7 +23,8 @@ class CheckpointKey:
     def resolve(self) -> SimpleNamespace:
         """Return this checkpoint as the value of Tune's checkpoint future.
 
-        Tune's schedulers call this method to wait for a checkpoint; this one exists already.
+        Tune's schedulers call this method to wait until a checkpoint is written. A checkpoint of a
+        study always exists, so the method returns immediately.
         """
         return SimpleNamespace(checkpoint=self, metrics={})
 
@@ -48,7 +49,7 @@ class StudyEvent:
     """'start': the trial got a worker; 'result': it reported; 'complete': its function returned, or
     a stopping criterion of Tune ended it; 'error': it failed permanently."""
     result: Mapping[str, Any] = field(default_factory=dict)
-    """The reported scalars; empty unless the event has a result."""
+    """Scalars that the trial reported; empty for an event without a result."""
 
     reason: str = ""
     """Why the trial failed, for kind 'error'."""
@@ -59,8 +60,8 @@ class StudyEvent:
 class EventLines:
     """Encodes events as short lines and decodes them.
 
-    A line omits default values. It also omits the folder of a checkpoint that is in the same folder
-    as the trial's previous checkpoint.
+    A line omits default values. It also omits the folder of a checkpoint if the trial's previous
+    checkpoint is in the same folder.
     """
 
     def __init__(self) -> None:
@@ -87,16 +88,16 @@ class EventLines:
 
     def decode(self, line: Mapping[str, Any]) -> StudyEvent:
         """Return the event of a line; lines must be decoded in their original order."""
-        fields = dict(line)
-        trial = fields["trial"]
-        if "folder" in fields:
-            self._folders[trial] = fields.pop("folder")
-        if "checkpoint" in fields:
+        event_fields = dict(line)
+        trial = event_fields["trial"]
+        if "folder" in event_fields:
+            self._folders[trial] = event_fields.pop("folder")
+        if "checkpoint" in event_fields:
             folder = self._folders[trial]
-            fields["checkpoint"] = str(PurePosixPath(folder, fields["checkpoint"]))
-        return StudyEvent(**fields)
+            event_fields["checkpoint"] = str(PurePosixPath(folder, event_fields["checkpoint"]))
+        return StudyEvent(**event_fields)
 
 
 def _split_path(path: str) -> tuple[str, str]:
-    pure = PurePosixPath(path)
-    return str(pure.parent), pure.name
+    pure_path = PurePosixPath(path)
+    return str(pure_path.parent), pure_path.name

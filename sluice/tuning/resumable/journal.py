@@ -22,8 +22,8 @@ class StudyJournal:
 
     Args:
         path: Path of the file. The file and its folder are created if they are missing.
-        subject: Identity of the study, which is the first line of the file. A file of another study
-            is refused.
+        subject: Values that identify the study. They are the first line of the file. A file of
+            another study is refused.
 
     Raises:
         ContractError: The file belongs to another study or another format version, or another
@@ -71,8 +71,8 @@ class StudyJournal:
             self.append(header)
             return
         lines = content.splitlines(keepends=True)
-        _require_same(path, _parse_line(path, 1, lines[0]), header)
-        self._add_to_digest(content)
+        _require_same_study(path, _parse_line(path, 1, lines[0]), header)
+        self._count_content(content)
         self._lines = lines
 
     def iter_events(self, skip_bytes: int = 0) -> Iterator[dict[str, Any]]:
@@ -85,13 +85,16 @@ class StudyJournal:
             IntegrityError: A line is damaged.
         """
         offset = 0
-        for number, line in enumerate(self._lines, 1):
-            if number > 1 and offset >= skip_bytes:  # the first line is the subject
-                yield _parse_line(self._path, number, line)
+        for line_number, line in enumerate(self._lines, 1):
+            if line_number > 1 and offset >= skip_bytes:  # the first line is the subject
+                yield _parse_line(self._path, line_number, line)
             offset += len(line)
 
     def digest_of(self, size: int) -> str:
-        """Return the digest of the first ``size`` bytes; "" if earlier processes wrote fewer."""
+        """Return the digest of the first ``size`` bytes that earlier processes wrote.
+
+        The result is "" if they wrote fewer bytes.
+        """
         content = b"".join(self._lines)
         return hashlib.sha256(content[:size]).hexdigest() if size <= len(content) else ""
 
@@ -100,8 +103,8 @@ class StudyJournal:
 
         Args:
             event: The event as plain JSON.
-            sync: Return only when the event is on disk. Otherwise it is on disk at the latest when
-                a later call with ``sync`` returns.
+            sync: Whether to return only when the event is on disk. Without ``sync``, the event is
+                on disk at the latest when a later call with ``sync`` returns.
 
         Raises:
             StorageError: The disk is full, or the file cannot be written.
@@ -116,9 +119,9 @@ class StudyJournal:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self.size)
             raise storage_error(self._path, error) from error
-        self._add_to_digest(line)
+        self._count_content(line)
 
-    def _add_to_digest(self, content: bytes) -> None:
+    def _count_content(self, content: bytes) -> None:
         self.digest.update(content)
         self.size += len(content)
 
@@ -129,18 +132,18 @@ class StudyJournal:
             self._file = -1
 
 
-def _parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parse_line(path: Path, line_number: int, line: bytes) -> dict[str, Any]:
     try:
         return dict(json.loads(line))
     except (ValueError, TypeError) as error:
         raise IntegrityError(
-            f"Line {number} of the journal {path} is not a JSON object.",
+            f"Line {line_number} of the journal {path} is not a JSON object.",
             cause="The file was edited, or a part of it was lost on disk.",
             fix="Restore the file from a backup, or remove it to start the study again.",
         ) from error
 
 
-def _require_same(path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def _require_same_study(path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     if stored.get("version") != _VERSION:
         raise ContractError(
             f"The journal must have version {_VERSION}, but {path} has version "
@@ -157,6 +160,6 @@ def _require_same(path: Path, stored: Mapping[str, Any], expected: Mapping[str, 
 
 
 def _describe_differences(stored: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[str]:
-    for key in sorted({*stored, *expected}):
-        if stored.get(key) != expected.get(key):
-            yield f"{key} was {stored.get(key)!r} and is {expected.get(key)!r}"
+    for name in sorted({*stored, *expected}):
+        if stored.get(name) != expected.get(name):
+            yield f"{name} was {stored.get(name)!r} and is {expected.get(name)!r}"

@@ -19,11 +19,11 @@ from sluice.tuning.resumable.snapshots import read_header, read_study, write_sna
 from sluice.tuning.resumable.study import Study
 
 _SNAPSHOT_AFTER_S = 2.0
-"""Decision time since the last snapshot after which another one is written [s]. A replay of the
-events since that snapshot would take about this time."""
+"""A snapshot is written when the decisions since the last snapshot took this time [s]. A replay of
+these decisions would take about the same time."""
 
 _MAX_SNAPSHOT_SHARE = 0.1
-"""Maximum time spent on snapshots, as a share of the decision time."""
+"""Maximum ratio of the time for snapshots to the time for decisions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,10 @@ class StudySettings:
     seed: int
     """Seed of the scheduler's random numbers."""
     errors: Literal["record", "stop"]
-    """Whether a permanent failure of a trial is recorded, or ends the study."""
+    """Whether a failure that Tune does not retry is recorded, or ends the study."""
     workers: int | None = None
-    """Maximum number of workers; does not affect the decisions of an ordered study."""
+    """Maximum number of workers; None for as many as fit on the cluster. It does not affect the
+    decisions of an ordered study."""
 
 
 class OpenStudy:
@@ -86,7 +87,9 @@ class OpenStudy:
         self.journal = StudyJournal(path, subject)
         self._snapshot_path = path.with_name(path.name + ".copy")
         self._decision_s = self._snapshot_s = 0.0
+        """Time of the decisions since the last snapshot, and duration of the last snapshot [s]."""
         self._may_snapshot = True
+        """Whether the last snapshot could be written."""
         try:
             self.study, num_bytes = self._load_snapshot()
             if self.study is None:

@@ -51,8 +51,8 @@ class TrialProxy:
     """Why the trial ended, as text."""
 
     attempts: list[TrialAttempt] = field(default_factory=list)
-    """All attempts, the current one last. A copy of another trial, or a configuration that the
-    scheduler changed, starts a new attempt."""
+    """All attempts, the current attempt last. A new attempt starts when the trial copies another
+    trial, or when the scheduler has changed the configuration."""
 
     experiment_tag: str = ""
     evaluated_params: dict[str, Any] = field(default_factory=dict)
@@ -149,9 +149,9 @@ class ControllerProxy:
     ) -> None:
         self._trials, self._stop = trials, stop
         self._reference_checkpoint = reference_checkpoint
-        # HyperBandForBOHB calls ``search_alg.searcher``. PBT rejects a ``SearchGenerator`` as
-        # ``search_alg``, because it may suggest a configuration at any time. A namespace is
-        # accepted, and here the searcher only suggests the first configuration of each trial.
+        # HyperBandForBOHB calls ``search_alg.searcher``. A namespace is used, because PBT rejects a
+        # ``SearchGenerator``, which may suggest a configuration at any time. The namespace is safe,
+        # because here the searcher only suggests the first configuration of each trial.
         self.search_alg = None if searcher is None else SimpleNamespace(searcher=searcher)
         self.trial_executor = self
 

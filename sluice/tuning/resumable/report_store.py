@@ -11,12 +11,12 @@ from sluice.tuning.resumable.proxies import TrialProxy
 class ReportStore:
     """Reported results with the paths of their checkpoints.
 
-    It also tracks which checkpoints a scheduler still references, so that these are not removed.
+    The store also tracks which checkpoints a scheduler still references. They must not be removed.
     """
 
     def __init__(self) -> None:
         self._results: dict[tuple[int, int], dict[float, tuple[dict[str, Any], str]]] = {}
-        """Results and checkpoint paths by time, in order, for each (trial, attempt)."""
+        """Results and checkpoint paths by time, the earliest first, for each (trial, attempt)."""
         self._referenced_keys: WeakValueDictionary[tuple[int, int, float], CheckpointKey]
         self._referenced_keys = WeakValueDictionary()
         """Checkpoints that a scheduler requested and still references, such as those of PBT's best
@@ -41,7 +41,10 @@ class ReportStore:
         return self._referenced_keys.setdefault((key.trial, key.attempt, key.time), key)
 
     def latest_checkpoint(self, trial: TrialProxy) -> tuple[str, dict[str, Any]]:
-        """Return path and result of the checkpoint from which a trial continues."""
+        """Return path and result of the checkpoint from which a trial continues.
+
+        Both are empty if the trial starts from initial weights.
+        """
         results = self._results.get((trial.number, trial.attempt), {})
         for result, path in reversed(results.values()):
             if path:
@@ -74,22 +77,23 @@ class ReportStore:
         """Yield the results of a chain of attempts, each up to the start of the next attempt.
 
         Args:
-            attempts: Attempts, each of which started from a checkpoint of the previous one.
+            attempts: Attempts, each of which started from a checkpoint of the previous attempt.
             last: Last checkpoint of the last attempt.
         """
-        ends = [attempt.start for attempt in attempts[1:]] + [last]
-        for attempt, end in zip(attempts, ends, strict=True):
+        end_keys = [attempt.start for attempt in attempts[1:]] + [last]
+        for attempt, end_key in zip(attempts, end_keys, strict=True):
             start_time = attempt.start.time if attempt.start else float("-inf")
-            assert end is not None
-            for time, (result, _) in self._results.get((end.trial, end.attempt), {}).items():
-                if start_time < time <= end.time:
+            assert end_key is not None
+            results_by_time = self._results.get((end_key.trial, end_key.attempt), {})
+            for time, (result, _) in results_by_time.items():
+                if start_time < time <= end_key.time:
                     yield result
 
     def checkpoints_needed(self, live_trials: Iterable[TrialProxy]) -> Iterator[str]:
         """Yield the paths of all checkpoints that are still needed.
 
-        These are the checkpoints from which the given trials continue or started, and those that a
-        scheduler references.
+        These are the checkpoints from which ``live_trials`` continue, the checkpoints from which
+        their attempts started, and the checkpoints that a scheduler references.
         """
         for trial in live_trials:
             yield self.latest_checkpoint(trial)[0]

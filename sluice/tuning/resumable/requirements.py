@@ -14,14 +14,14 @@ def require_result(trial: Any, result: Mapping[str, Any], metric: str, time_attr
     Raises:
         SettingsError: A value is missing or is not a number.
     """
-    for argument, key in (("time_attr", time_attr), ("metric", metric)):
-        if isinstance(result.get(key), Number):
+    for argument, name in (("time_attr", time_attr), ("metric", metric)):
+        if isinstance(result.get(name), Number):
             continue
-        reported = repr(result[key]) if key in result else f"only {sorted(result)}"
+        reported_text = repr(result[name]) if name in result else f"only {sorted(result)}"
         raise SettingsError(
-            f"Every report must contain a number {key!r} ({argument}), but {trial} reported "
-            f"{reported}.",
-            fix=f"Report {key!r} with tune.report, or set another {argument}.",
+            f"Every report must contain a number {name!r} ({argument}), but {trial} reported "
+            f"{reported_text}.",
+            fix=f"Report {name!r} with tune.report, or set another {argument}.",
         )
 
 
@@ -38,6 +38,6 @@ def require_checkpoint(
     if not checkpoint and math.isfinite(result[metric]):
         raise SettingsError(
             f"Every report must have a checkpoint, but {trial} reported {time_attr} "
-            f"{result[time_attr]} without one.",
+            f"{result[time_attr]} without a checkpoint.",
             fix="Call tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder)).",
         )

@@ -21,7 +21,7 @@ class SeededRandom:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Seed the generators inside the context, and restore the program's states afterwards.
+        """Seed the generators inside the context, and restore their previous states afterwards.
 
         A nested step is part of the outer step and does not seed the generators again.
         """
@@ -30,14 +30,14 @@ class SeededRandom:
             return
         self._num_steps, self._is_in_step = self._num_steps + 1, True
         seed = derive_seed(self._seed, f"tune_{self._num_steps}")
-        state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+        python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that ASHA uses
         try:
             yield
         finally:
             self._is_in_step = False
-            random.setstate(state)
+            random.setstate(python_state)
             np.random.set_state(numpy_state)  # noqa: NPY002
 
     def undo_step(self) -> None:

@@ -1,7 +1,7 @@
 """Writes and reads snapshots of a study, which shorten the replay of a long journal.
 
-A snapshot is a cache. It contains the size and the digest of the part of the journal that it
-covers. If they do not match the journal, the snapshot is ignored, and the whole journal is
+A snapshot contains the size and the digest of the part of the journal that the snapshot covers. If
+size and digest do not match the journal, the snapshot is ignored, and the whole journal is
 replayed.
 """
 
@@ -19,7 +19,7 @@ from ray import cloudpickle
 
 import sluice
 
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_WRITE_BITS = stat.S_IWGRP | stat.S_IWOTH
 """Permission bits with which users other than the owner may write a file."""
 _FORMAT = 5
 """Version of the snapshot format."""
@@ -34,21 +34,21 @@ def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
         size: Current size of the journal [bytes].
         digest: SHA-256 of the journal's current content.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary_path = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         content = cloudpickle.dumps(study)  # type: ignore[no-untyped-call]
         header = {
-            **_environment(),
+            **_current_versions(),
             "size": size,
             "digest": digest,
             "content": hashlib.sha256(content).hexdigest(),
         }
-        with open(temporary, "wb", opener=_open_private) as file:
+        with open(temporary_path, "wb", opener=_open_private) as file:
             file.write(json.dumps(header).encode() + b"\n" + content)
-        os.replace(temporary, path)
+        os.replace(temporary_path, path)
     except Exception:  # a user object that cannot be pickled may raise anything
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            temporary_path.unlink()
         return False
     return True
 
@@ -56,8 +56,11 @@ def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
 def read_header(path: Path) -> dict[str, Any]:
     """Return the header of a snapshot, or {} if the snapshot must not be loaded.
 
-    It must not be loaded if another user may have written it, if the header cannot be read, or if
-    package versions or the format have changed since it was written.
+    A snapshot must not be loaded in these cases:
+
+    - another user may have written it;
+    - its header cannot be read;
+    - the snapshot format or the version of a package has changed since it was written.
     """
     try:
         if _may_be_foreign(path) or _may_be_foreign(path.parent):
@@ -66,9 +69,9 @@ def read_header(path: Path) -> dict[str, Any]:
             header = dict(json.loads(file.readline()))
     except (OSError, ValueError, TypeError):
         return {}
-    environment = _environment()
-    is_same = {key: header.get(key) for key in environment} == environment
-    return header if is_same else {}
+    versions = _current_versions()
+    has_current_versions = {key: header.get(key) for key in versions} == versions
+    return header if has_current_versions else {}
 
 
 def read_study(path: Path, header: dict[str, Any]) -> Any:
@@ -82,22 +85,22 @@ def read_study(path: Path, header: dict[str, Any]) -> Any:
         return None
 
 
-def _environment() -> dict[str, Any]:
-    names = ("ray", "optuna", "numpy", "hyperopt", "nevergrad", "hpbandster", "ConfigSpace")
+def _current_versions() -> dict[str, Any]:
+    packages = ("ray", "optuna", "numpy", "hyperopt", "nevergrad", "hpbandster", "ConfigSpace")
     versions: dict[str, Any] = {"format": _FORMAT, "sluice": sluice.__version__}
-    for name in names:
+    for package in packages:
         with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
+            versions[package] = version(package)
     return {**versions, "python": platform.python_version()}
 
 
 def _may_be_foreign(path: Path) -> bool:
-    """Return whether another user owns or could write a path.
+    """Return whether another user owns or can write a path.
 
-    Such a snapshot must not be loaded, because loading a pickle runs code.
+    A snapshot at such a path must not be loaded, because loading a pickle runs code.
     """
-    status = path.lstat()
-    return status.st_uid != os.getuid() or bool(status.st_mode & _OTHERS_MAY_WRITE)
+    file_status = path.lstat()
+    return file_status.st_uid != os.getuid() or bool(file_status.st_mode & _OTHERS_WRITE_BITS)
 
 
 def _open_private(path: str, flags: int) -> int:

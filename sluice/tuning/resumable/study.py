@@ -26,8 +26,8 @@ from sluice.tuning.resumable.report_store import ReportStore
 from sluice.tuning.resumable.seeded_random import SeededRandom
 
 WriteLine = Callable[[Mapping[str, Any], bool], None]
-"""Function of (line, sync) that writes a line of the journal. With ``sync`` it returns only when
-the line is on disk."""
+"""Function of (line, sync) that writes a line of the journal. If ``sync`` is true, the function
+returns only when the line is on disk."""
 
 
 class Study(ABC):
@@ -38,7 +38,7 @@ class Study(ABC):
         searcher: A new searcher; None if configurations are added with ``enqueue``.
         metric: Name of the metric.
         time_attr: Name of the reported counter that increases with training, such as "epoch".
-        num_samples: Total number of trials.
+        num_samples: Total number of trials; ignored without a searcher.
         seed: Seed of the random numbers of the scheduler.
         folder: Folder of the files that a scheduler writes.
         record: Writes an event or a suggestion before it takes effect.
@@ -56,7 +56,7 @@ class Study(ABC):
         folder: str,
         record: WriteLine,
     ) -> None:
-        self._scheduler: Any = scheduler  # Any, because its methods get proxies of Tune's types
+        self._scheduler: Any = scheduler  # Any, because it gets proxies in place of Tune's types
         self._searcher = searcher
         self._metric, self._time_attr = metric, time_attr
         self._num_samples = math.inf if searcher is None else num_samples
@@ -105,11 +105,11 @@ class Study(ABC):
 
     @abstractmethod
     def suggest(self) -> bool:
-        """Create a new trial if possible; return whether one was created."""
+        """Create a new trial if possible; return whether a trial was created."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start the first trials; no more trials may be enqueued."""
+        """Start the first trials. Afterwards, no trial may be enqueued."""
 
     @abstractmethod
     def next_to_start(self) -> int | None:
@@ -119,7 +119,7 @@ class Study(ABC):
 
     @abstractmethod
     def sort_key(self, number: int) -> tuple[int, int]:
-        """Return the key by which running trials are ordered; the smallest is due first."""
+        """Return the key by which running trials are ordered; the smallest key is due first."""
 
     @abstractmethod
     def has_pending_event(self, number: int) -> bool:
@@ -134,7 +134,7 @@ class Study(ABC):
         return not self._live_trials
 
     def running_trials(self) -> tuple[TrialProxy, ...]:
-        """Return the running trials, the next due first."""
+        """Return the running trials, in the order of ``sort_key``."""
         trials = [trial for trial in self._live_trials.values() if trial.status == Trial.RUNNING]
         return tuple(sorted(trials, key=lambda trial: self.sort_key(trial.number)))
 
@@ -150,15 +150,14 @@ class Study(ABC):
         return self._reports.latest_checkpoint(self.trials[number])
 
     def last_own_checkpoint(self, number: int) -> str:
-        """Return the path of the last checkpoint that the trial itself wrote; "" without one."""
+        """Return the path of the last checkpoint that the trial itself wrote; "" if none exists."""
         return self._reports.last_written_checkpoint(self.trials[number])
 
     def attempts_of(self, number: int) -> tuple[TrialAttempt, ...]:
         """Return the attempts that led to a trial's current weights, oldest first.
 
         The first attempt starts from initial weights. Each later attempt starts from a checkpoint
-        of the previous one, which may belong to another trial. A trial that never copied has one
-        attempt.
+        of the previous attempt, which may belong to another trial.
         """
         chain = [self.trials[number].attempts[-1]]
         while (start := chain[0].start) is not None:
@@ -166,22 +165,22 @@ class Study(ABC):
         return tuple(chain)
 
     def results_of(self, number: int) -> tuple[dict[str, Any], ...]:
-        """Return the results that led to a trial's current weights, from the first one on."""
+        """Return the results that led to a trial's current weights, oldest first."""
         trial = self.trials[number]
         last = CheckpointKey(number, trial.attempt, trial.time)
         return tuple(dict(r) for r in self._reports.results_along(self.attempts_of(number), last))
 
     def own_results_of(self, number: int) -> tuple[dict[str, Any], ...]:
-        """Return all results that the trial itself reported, also those of abandoned attempts."""
+        """Return all results that the trial itself reported, including abandoned attempts."""
         attempts = range(len(self.trials[number].attempts))
         return tuple(dict(r) for a in attempts for r in self._reports.results_of_attempt(number, a))
 
     def checkpoints_needed(self) -> frozenset[str]:
         """Return the paths of checkpoints from which a trial may still start.
 
-        These are the latest checkpoint of every trial that has not ended, the checkpoints from
-        which these trials started, and those that the scheduler references. Other checkpoints in
-        the journal may be removed.
+        For every trial that has not ended, these are the latest checkpoint and the checkpoint from
+        which its attempt started. Checkpoints that the scheduler references are also needed. Other
+        checkpoints in the journal may be removed.
         """
         return frozenset(self._reports.checkpoints_needed(self._live_trials.values())) - {""}
 
@@ -193,13 +192,13 @@ class Study(ABC):
     # Suggestions
 
     def _request_config(self) -> dict[str, Any] | None:
-        """Return a configuration from the searcher; None if it suggests none now."""
+        """Return a configuration from the searcher; None if it suggests no configuration now."""
         assert self._searcher is not None
         with self._seeded_random.step():
             suggested_config: Any = self._searcher.suggest(f"{len(self.trials):05d}")
         if suggested_config is None or suggested_config == Searcher.FINISHED:
-            # The number of unsuccessful requests depends on timing. They must not count as steps,
-            # because the number of a step determines its random numbers.
+            # An unsuccessful request must not count as a step, because the number of unsuccessful
+            # requests depends on timing, and the number of a step determines its random numbers.
             self._seeded_random.undo_step()
             self._is_exhausted = suggested_config is not None
             return None
@@ -221,8 +220,8 @@ class Study(ABC):
             self._scheduler.on_trial_add(self._controller, trial)
         trial.begin_attempt(None)
 
-    def _require_same(self, line: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-        """Raise an error unless a suggestion equals that in a line of the journal."""
+    def _require_same_suggestion(self, line: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+        """Raise an error unless a suggestion equals the suggestion in a line of the journal."""
         number = len(self.trials)
         if json_round_trip(config) != line["config"] or number != line["trial"]:
             raise ContractError(
@@ -256,7 +255,7 @@ class Study(ABC):
                 f"The journal contains a report of trial {number}, but that trial does not run at "
                 "this point of the replay.",
                 cause="The scheduler decides differently than when the journal was written: its "
-                "code or that of Ray changed, or it uses the wall-clock time.",
+                "code or Ray's code has changed, or the scheduler uses the wall-clock time.",
                 fix="Resume with the releases of Sluice and Ray that started the study, or start "
                 "it in another folder.",
             )
@@ -270,8 +269,7 @@ class Study(ABC):
         if result:
             trial.time = result[self._time_attr]
             self._reports.add(trial, result, event.checkpoint)
-            # Tune's training_iteration restarts at 1 whenever a trial is restored, so it is
-            # replaced.
+            # Replace Tune's training_iteration, which restarts at 1 whenever a trial is restored.
             trial.last_result = {**result, "training_iteration": trial.time}
         if event.kind == "error":
             self._end(trial, Trial.ERROR, event.reason)
@@ -320,7 +318,7 @@ class Study(ABC):
                 self._searcher.on_trial_complete(trial.trial_id, result=result, error=has_failed)
 
     def _observe(self, trial: TrialProxy, previous_status: str) -> None:
-        """Update the counts, and the changed and live trials, after a change of a trial."""
+        """Update the counts, the changed trials and the live trials after a change of a trial."""
         self._num_by_status[previous_status] -= 1
         self._num_by_status[trial.status] += 1
         self._changed_numbers[trial.number] = None

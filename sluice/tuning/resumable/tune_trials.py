@@ -16,9 +16,9 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
-_MAX_PENDING = 1000
-"""Maximum number of trials without a worker, as set in Tune. It is high, because the study has its
-own limit."""
+_MAX_PENDING_TRIALS = 1000
+"""Value of Tune's limit on trials without a worker. It is high, because the study has its own
+limit."""
 
 
 def unwrap(controller: Any) -> Any:
@@ -27,9 +27,9 @@ def unwrap(controller: Any) -> Any:
 
 
 def allow_parallel_starts(controller: Any) -> None:
-    """Let Tune start several trials at a time; by default it does not if there is a searcher."""
+    """Let Tune start several trials at a time. By default, it starts one if there is a searcher."""
     if "TUNE_MAX_PENDING_TRIALS_PG" not in os.environ:
-        unwrap(controller)._max_pending_trials = _MAX_PENDING
+        unwrap(controller)._max_pending_trials = _MAX_PENDING_TRIALS
 
 
 def raise_original_errors(controller: Any) -> None:
@@ -39,20 +39,20 @@ def raise_original_errors(controller: Any) -> None:
 
 
 def retry_failed_resets(controller: Any) -> None:
-    """Let Tune requeue a trial whose worker could not be reset, in place of ending the trial.
+    """Let Tune requeue a trial whose worker could not be reset, instead of ending the trial.
 
     A worker that Tune reuses must end its previous trial within two seconds by default. Otherwise
-    Tune sets the next trial to 'ERROR' without notifying the scheduler. Here such a worker is
-    removed, so that each causes at most one retry.
+    Tune sets the next trial to 'ERROR' without notifying the scheduler. This function lets Tune
+    remove such a worker instead, so that the worker causes at most one retry.
     """
     controller = unwrap(controller)
     if "_on_trial_reset" in vars(controller):
         return
-    original = controller._on_trial_reset
+    original_callback = controller._on_trial_reset
 
     def on_trial_reset(trial: Any, success: bool) -> None:
         if success:
-            original(trial, success)
+            original_callback(trial, success)
         else:
             requeue(controller, trial)
 
@@ -60,7 +60,7 @@ def retry_failed_resets(controller: Any) -> None:
 
 
 def requeue(controller: Any, trial: Any) -> None:
-    """Remove the worker of a trial that was about to start, and start the trial on another one."""
+    """Remove the worker of a trial that has not started, and start the trial on another worker."""
     controller = unwrap(controller)
     controller._resetting_trials.discard(trial)
     controller._unstage_trial_with_resources(trial)
@@ -79,9 +79,10 @@ def is_function(trial: Any) -> bool:
 
 
 def error_of(trial: Any) -> tuple[Exception | None, str]:
-    """Return the exception with which a trial failed, and the last line of its text.
+    """Return the exception with which a trial failed, and the last line of its traceback.
 
-    Both are read from files that Tune has written on this machine.
+    Tune has written both to files on this machine. The exception is None if Tune could not store
+    it.
     """
     error, text = None, ""
     with contextlib.suppress(OSError):
@@ -92,7 +93,10 @@ def error_of(trial: Any) -> tuple[Exception | None, str]:
 
 
 def has_worker(controller: Any, trial: Any) -> bool:
-    """Return whether the resources of a trial's worker are granted, even if it has not started."""
+    """Return whether Ray has granted the resources of a trial's worker.
+
+    The worker may not have started yet.
+    """
     controller = unwrap(controller)
     if trial.status == Trial.RUNNING:
         return True
@@ -115,7 +119,7 @@ def has_idle_worker(controller: Any) -> bool:
 
 
 def reported_checkpoint(trial: Any, result: dict[str, Any]) -> str:
-    """Return the path of the checkpoint that was reported with a result; empty without one."""
+    """Return the path of the checkpoint that a trial reported with a result; "" without one."""
     name = result.get("checkpoint_dir_name")
     return "" if not name else str(PurePosixPath(trial.storage.trial_fs_path, name))
 
@@ -143,16 +147,16 @@ def reuse_folder(trial: Any, checkpoint: str) -> None:
 def skip_written_checkpoints(trial: Any, checkpoint: str) -> None:
     """Prevent the next worker of a trial from overwriting checkpoints of the previous worker.
 
-    Tune counts a checkpoint of a trial only when the save has ended. A worker that is removed
-    during a save leaves one checkpoint that Tune has not counted, and possibly another one that was
-    not reported.
+    Tune counts a checkpoint of a trial only when the save has ended. If a worker is removed during
+    a save, the storage contains a checkpoint that Tune has not counted, and possibly another
+    checkpoint that the worker has not reported.
 
     Args:
         trial: One of Tune's trials, without a worker.
-        checkpoint: Path of the last checkpoint that the trial reported; empty without one.
+        checkpoint: Path of the last checkpoint that the trial reported; empty if it reported none.
     """
-    number = PurePosixPath(checkpoint).name.rsplit("_", 1)[-1]
-    last_index = int(number) if number.isdigit() else -1
+    index_text = PurePosixPath(checkpoint).name.rsplit("_", 1)[-1]
+    last_index = int(index_text) if index_text.isdigit() else -1
     storage = trial.storage
     storage.current_checkpoint_index = max(storage.current_checkpoint_index, last_index) + 1
 

@@ -1,7 +1,7 @@
 """Registers the study that the scheduler and the searcher of one ``Tuner`` share, by journal path.
 
-Tune copies the scheduler and the searcher, so they cannot share the study by reference. Therefore a
-module-level variable contains the latest run of each study.
+Tune copies the scheduler and the searcher, so they cannot share a study object. Therefore they find
+the latest run of the study in a module-level variable.
 """
 
 import time
@@ -47,8 +47,8 @@ class TunerRun:
 
     Args:
         path: Path of the journal.
-        open_study: Function of the searcher that opens the journal, and replays it into copies of
-            the scheduler and the searcher.
+        open_study: Function that gets the searcher, opens the journal, and replays it into copies
+            of the scheduler and the searcher.
     """
 
     def __init__(self, path: Path, open_study: Callable[[Searcher | None], StudyHandle]) -> None:
@@ -56,7 +56,7 @@ class TunerRun:
         self._handle: StudyHandle | None = None
         self._driver: StudyDriver | None = None
         self.controller: Any = None
-        """Tune's controller, set by its first call."""
+        """Tune's controller; None before its first call of the scheduler."""
 
     @contextmanager
     def driver(self, searcher: Searcher | None) -> Iterator[StudyDriver]:
@@ -120,8 +120,8 @@ def get_study(journal: str | Path) -> Study:
 def release_workers(journal: str | Path) -> None:
     """Release the resources of a ``Tuner`` run that ``KeyboardInterrupt`` ended.
 
-    In this case Tune keeps its workers alive, and the next run would wait forever for their
-    resources.
+    After a ``KeyboardInterrupt``, Tune keeps its workers alive. The next run would wait forever for
+    their resources.
 
     Args:
         journal: Path of the journal.

@@ -6,47 +6,50 @@ from typing import Any
 from sluice.tuning.resumable import tune_trials
 
 _GRANT_TIMEOUT_S = 0.25
-"""Time within which Ray grants free resources, even on a machine with high load [s]. A request that
+"""Ray grants free resources within this time, even on a machine with high load [s]. A request that
 waits longer shows that the cluster is full."""
 
 _CAPACITY_TTL_S = 30.0
-"""Time for which a full cluster is assumed to stay full, after which nodes may have joined [s]."""
+"""A full cluster is assumed to stay full for this time [s]. Afterwards, nodes may have joined."""
 
 
 class WorkerAvailability:
     """Estimates from waiting requests whether all workers of the cluster are in use.
 
     Args:
-        limit: Maximum number of workers; None for as many as the cluster has.
+        max_workers: Maximum number of workers; None for as many as the cluster has.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit
+    def __init__(self, max_workers: int | None = None) -> None:
+        self._max_workers = max_workers
         self._waiting_since: float | None = None
         """Time at which a waiting request was first observed; None if no request waits."""
-        self._capacity, self._full_until = 0, 0.0
+        self._num_workers_when_full, self._full_until = 0, 0.0
         """Number of workers of a full cluster, and the time until which it counts as full."""
 
     @property
     def is_limited(self) -> bool:
         """Whether the number of workers is limited."""
-        return self._limit is not None
+        return self._max_workers is not None
 
     def is_at_limit(self, controller: Any) -> bool:
         """Return whether no further worker may be requested."""
-        if self._limit is None or tune_trials.has_idle_worker(controller):
+        if self._max_workers is None or tune_trials.has_idle_worker(controller):
             return False
-        return sum(tune_trials.count_workers(controller)) >= self._limit
+        return sum(tune_trials.count_workers(controller)) >= self._max_workers
 
     def is_full(self, controller: Any) -> bool:
-        """Return whether all workers are in use, so that a trial must release one for another."""
+        """Return whether all workers are in use.
+
+        Another trial can then start only if a trial releases its worker.
+        """
         now = time.monotonic()
         num_live, num_pending = tune_trials.count_workers(controller)
         if tune_trials.has_idle_worker(controller):
             return False
         if self.is_at_limit(controller):
             return True
-        if num_live >= self._capacity and now < self._full_until:
+        if num_live >= self._num_workers_when_full and now < self._full_until:
             return True
         if not num_pending:
             self._waiting_since = None
@@ -56,5 +59,5 @@ class WorkerAvailability:
         if now - self._waiting_since < _GRANT_TIMEOUT_S:
             return False
         self._waiting_since = None
-        self._capacity, self._full_until = num_live, now + _CAPACITY_TTL_S
+        self._num_workers_when_full, self._full_until = num_live, now + _CAPACITY_TTL_S
         return True

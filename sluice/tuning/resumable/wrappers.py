@@ -22,19 +22,19 @@ class ResumableScheduler(TrialScheduler):
 
     def __init__(self, scheduler: TrialScheduler, journal: Path, settings: StudySettings) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._inner, self._path, self._settings = scheduler, journal, settings
+        self._wrapped, self._path, self._settings = scheduler, journal, settings
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Pass metric and mode to the wrapped scheduler, and begin a run of the study."""
-        accepted = self._inner.set_search_properties(metric, mode, **spec)
-        self._metric = self._inner.metric
+        accepted = self._wrapped.set_search_properties(metric, mode, **spec)
+        self._metric = self._wrapped.metric
         num_samples = spec.get("num_samples", 1)
 
         def open_study(searcher: Searcher | None) -> OpenStudy:
             return OpenStudy(
                 self._path,
                 self._settings,
-                self._inner,
+                self._wrapped,
                 searcher,
                 metric=str(self._metric),
                 num_samples=num_samples,
@@ -45,7 +45,7 @@ class ResumableScheduler(TrialScheduler):
 
     @contextmanager
     def _open_driver(self, controller: Any) -> Iterator[StudyDriver]:
-        """Yield the driver; an error of Sluice closes the journal and ends ``Tuner.fit``."""
+        """Yield the driver. A ``SluiceError`` in the context closes the journal and ends fit."""
         run = tuner_runs.latest_run(self._path)
         assert run is not None, "Tune must call set_search_properties before it adds trials"
         run.controller = controller
@@ -87,22 +87,22 @@ class ResumableScheduler(TrialScheduler):
 
     def debug_string(self) -> str:
         """Return the status line of the wrapped scheduler."""
-        return self._inner.debug_string()
+        return self._wrapped.debug_string()
 
 
 class ResumableSearcher(Searcher):
     """A searcher whose suggestions can be repeated after a kill. See ``resumable``."""
 
     def __init__(self, searcher: Searcher, journal: Path) -> None:
-        self._inner, self._path = searcher, journal
+        self._wrapped, self._path = searcher, journal
         super().__init__(metric=searcher.metric, mode=searcher.mode)
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
         """Pass metric, mode and space to the wrapped searcher."""
-        accepted = self._inner.set_search_properties(metric, mode, config, **spec)
-        self._metric, self._mode = self._inner.metric, self._inner.mode
+        accepted = self._wrapped.set_search_properties(metric, mode, config, **spec)
+        self._metric, self._mode = self._wrapped.metric, self._wrapped.mode
         return accepted
 
     def suggest(self, trial_id: str) -> Any:
@@ -113,7 +113,7 @@ class ResumableSearcher(Searcher):
                 "A resumable searcher requires a resumable scheduler with the same journal.",
                 fix="Pass scheduler=resumable(FIFOScheduler(), journal=...) to TuneConfig.",
             )
-        with run.driver(self._inner) as driver:
+        with run.driver(self._wrapped) as driver:
             return driver.suggest(trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -166,7 +166,7 @@ def resumable(
     Every suggestion and every report is written to the journal before it takes effect. When the
     program runs again with the same journal, the journal is replayed into new objects, and trials
     resume from their last checkpoints. The study then ends with the same trials, early stops and
-    copies of weights as an uninterrupted one.
+    copies of weights as an uninterrupted study.
 
     Args:
         wrapped: A new scheduler or searcher. A searcher must have a fixed seed.
@@ -175,26 +175,26 @@ def resumable(
         time_attr: Name of a reported counter that increases with training and is stored in the
             checkpoint, such as "epoch"; required for a scheduler. Fields that Tune itself adds to a
             result are refused: ``training_iteration`` restarts at 1 after a restore.
-        ordered: Pass reports to the scheduler in an order that does not depend on the speed of
-            workers. The same study then makes the same decisions with any number of workers.
+        ordered: Whether to pass reports to the scheduler in an order that does not depend on the
+            speed of workers. The study then makes the same decisions with any number of workers.
         concurrency: Maximum number of concurrent trials, at least 1. With ``ordered`` it is
             required and affects the decisions. Without ``ordered``, None means as many as the
-            cluster has workers, including workers that join later.
+            cluster has workers, including workers of machines that join later.
         seed: Seed of the scheduler's random numbers, such as the perturbations of PBT.
         errors: What happens when a trial has failed more than ``max_failures`` times: "record"
             records the failure, and the study continues; "stop" records nothing and ends ``fit``
             with ``TrialFailed``, so that the next start retries the trial.
         workers: Maximum number of workers; None means as many as fit on the cluster. It does not
             affect the decisions of an ordered study. ``TuneConfig.max_concurrent_trials`` cannot be
-            used instead: it blocks trials that the study has started.
+            used instead, because it blocks trials that the study has started.
 
     Returns:
         The value of ``scheduler`` or ``search_alg`` for ``TuneConfig``.
 
     Raises:
         SettingsError: ``wrapped`` is not supported, or an argument is missing or invalid.
-        ContractError: From ``Tuner.fit``: the journal belongs to another study or to another
-            version of its format, or the searcher's suggestions differ from the journal.
+        ContractError: From ``Tuner.fit``: the journal belongs to another study or has another
+            format version, or the replayed decisions differ from the journal.
         StorageError: From ``Tuner.fit``: the journal cannot be written.
 
     Assumes:

@@ -120,7 +120,7 @@ def test_a_search_waits_until_the_autoscaler_has_started_a_machine(empty_cluster
         log=received.append,
     )
 
-    assert "(1 machine). The autoscaler was asked to add one." in received[0]
+    assert "(1 machine). The autoscaler was asked to add such a machine." in received[0]
     assert decisions(result) == decisions(search(tmp_path / "expected", search_settings))
     assert len(notes.machines()) == 1
     assert [machine for machine in notes.machines() if machine.startswith("ffff")]

@@ -13,7 +13,7 @@ from sluice.base.errors import Interrupted
 from sluice.cluster.ray_session import start_on_loopback
 from sluice.cluster.settings import ComputeSettings
 from sluice.tracking.settings import TrackingSettings
-from sluice.tracking.wandb_trials import _trial_end, trial_callbacks, wandb_callback
+from sluice.tracking.wandb_trials import _state_and_reason, trial_callbacks, wandb_callback
 from sluice.tuning.search import run_search
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.tune_space import decode
@@ -159,7 +159,7 @@ CURVE = json.dumps([[3, 0.5, 0.6, 0.6]])
     ],
 )
 def test_end_of_a_trial_has_state_and_reason(result, failed, state, reason):
-    end = _trial_end(result, failed=failed)
+    end = _state_and_reason(result, failed=failed)
 
     assert end["state"] == state
     assert reason in end["reason"]

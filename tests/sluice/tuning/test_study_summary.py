@@ -20,8 +20,9 @@ BATCH = "training.batch_rows"
         (
             100,
             4,
-            "No trial has the settings of the pipeline file, so the winner may be worse than "
-            "them. Outside the space: training.batch_rows 100 (space: 8..64, powers of two).",
+            "No trial has the settings of the pipeline file, so the loss with these settings may "
+            "be lower than the winner's. Outside the space: training.batch_rows 100 (space: 8..64, "
+            "powers of two).",
         ),
         (100, 2, None),  # with two leading parameters it is not searched
     ],

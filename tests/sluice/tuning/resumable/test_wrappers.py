@@ -42,7 +42,7 @@ def test_report_without_metric_or_time_is_rejected(result, match):
 
 
 def test_report_without_checkpoint_is_rejected_unless_its_loss_is_nan():
-    with pytest.raises(SettingsError, match="trial 0 reported epoch 3 without one"):
+    with pytest.raises(SettingsError, match="trial 0 reported epoch 3 without a checkpoint"):
         require_checkpoint("trial 0", "", {"loss": 1.0, "epoch": 3}, "loss", "epoch")
     require_checkpoint("trial 0", "", {"loss": math.nan, "epoch": 3}, "loss", "epoch")
     require_checkpoint("trial 0", "/c", {"loss": 1.0, "epoch": 3}, "loss", "epoch")
