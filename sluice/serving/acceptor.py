@@ -1,7 +1,7 @@
 """Accepts connections within limits, so that clients cannot exhaust the server's resources.
 
-With uvicorn alone the event loop accepts every connection. Asyncio stops accepting for a second
-once the file descriptors are used up, and by then the registry cannot be opened either.
+With uvicorn alone, the event loop accepts connections until all file descriptors are used up. The
+registry then cannot be opened either.
 """
 
 import asyncio

@@ -81,9 +81,9 @@ class BodyMemory:
         self._readings[reading] = time.monotonic()
 
     def take(self, reading: "BodyReading", amount: int, *, is_shared: bool) -> bool:
-        """Reserve memory for a body, and drop stalled bodies for it if needed.
+        """Reserve memory for a body. If too little is free, drop stalled bodies of its token.
 
-        Return False if not enough memory is free and no other body of this token is stalled.
+        Return False if too little memory is free and no other body of this token is stalled.
         """
         while not self._share.take(reading.holder, amount, is_shared=is_shared):
             stalled = self._longest_stalled(reading)
@@ -126,8 +126,8 @@ class BodyReading:
         self.reserved_bytes = 0
         """Reserved memory [bytes]."""
 
-        self.on_evict: Callable[[], None] = _nothing
-        """Called when another body needs the memory, so that reading this body stops."""
+        self.on_evict: Callable[[], None] = _do_nothing
+        """Called when another body gets the memory, so that reading this body stops."""
 
         self.is_evicted = False
         self._memory = memory
@@ -169,7 +169,7 @@ class BodyReading:
         )
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing; default of ``BodyReading.on_evict``."""
 
 
@@ -195,8 +195,8 @@ class Admission:
     def set_tokens(self, tokens: Tokens) -> None:
         """Replace the tokens.
 
-        A token without a rate of its own gets an equal part of ``requests_per_s``. A token whose
-        rate is unchanged keeps the state of its rate limit.
+        A token without its own rate gets an equal part of ``settings.requests_per_s``. A token
+        whose rate is unchanged keeps the state of its rate limit.
         """
         settings = self._settings
         rate_by_token = {grant.name: grant.requests_per_s for grant in tokens.predict_grants}

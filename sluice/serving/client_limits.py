@@ -2,8 +2,8 @@
 
 A client learns its arm from its first response. It could then send any number of requests that
 count against this arm. Therefore only the first few faults of each client count, and each client
-is sampled equally often. If there are few clients, more faults of each count; otherwise the
-evidence could not suffice to detect a challenger that fails for all of them.
+is sampled equally often. If there are few clients, more faults of each client count, so that the
+evidence suffices to detect a challenger that fails for all clients.
 """
 
 import functools
@@ -18,7 +18,7 @@ from sluice.rollout.evidence import GuardName
 from sluice.rollout.samples import ArmName
 
 PERIOD_S = 300.0
-"""Length of a period [s]. At its end the counts of all clients restart at 0."""
+"""Length of a period [s]. At its end the limits of all clients start again."""
 
 BREACH_FAULTS = 40
 """Number of faults of an arm that suffices for a breach. The limit per client is this number
@@ -26,15 +26,16 @@ divided by the number of clients of the smaller arm, so that the clients of each
 reach it."""
 
 _TYPICAL_QUANTILE = 0.9
-"""Quantile of the clients' numbers of requests (or faults) up to which a client is typical.
+"""A client is typical if its number of requests (or faults) is at most this quantile of the numbers
+of all clients.
 
 Only the first requests of each client are compared, up to about twice the quantile. A client that
-pretends to be several clients cannot change the quantile as long as these are less than a tenth of
+uses several user names cannot change the quantile as long as these names are less than a tenth of
 all clients."""
 
 _REFRESH_FACTOR = 1.1
 """Factor by which the number of requests must grow until the quantile is computed again. Computing
-it for each request would be slow."""
+the quantile for each request would be slow."""
 
 _NUM_BUCKETS = 2**14
 """Number of hash buckets for clients, and for subnets. Hashing bounds the memory; clients in the
@@ -96,18 +97,18 @@ class ClientLimits:
         self._num_absent = 0
         """Number of clients of the previous period without a request in the current one."""
 
-        # Unpredictable, so that clients cannot choose a name that is sampled.
-        self._key = secrets.token_bytes(8)
+        # Random, so that a client cannot choose a name that is sampled.
+        self._sampling_salt = secrets.token_bytes(8)
 
     def record_request(self, arm: ArmName, client: str, *, address: str, now: float) -> bool:
         """Count a request, and return whether the arms are compared on it.
 
         If a client sends far more requests than nearly all others, only its first requests are
-        compared. Its further requests would hide what the arms do to other clients.
+        compared. Its further requests would outweigh the requests of the other clients.
 
         Args:
             arm: Arm that the request was routed to.
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
         """
@@ -165,9 +166,9 @@ class ClientLimits:
     def num_clients_of_smaller_arm(self, share: float) -> int:
         """Return the number of clients of the arm that has fewer.
 
-        For each arm the number expected from its share is used if it is larger. At the start of
-        a step few clients have sent a request, and the first client of an arm must not be
-        allowed all faults of the arm.
+        If an arm has fewer clients than its share of all clients, the share is used instead. At the
+        start of a step few clients have sent a request, and the first client of an arm must not
+        have the limit of the whole arm.
         """
         challenger, production = self.num_clients("challenger"), self.num_clients("production")
         num_expected = share * (challenger + production)
@@ -189,13 +190,13 @@ class ClientLimits:
         share: float,
         now: float,
     ) -> bool:
-        """Count one fault of a client if it is evidence, and return whether it is.
+        """Count one fault of a client, and return whether it is evidence.
 
         The limit per client is the same for both arms. The arm with fewer clients determines it.
-        Otherwise faults that both arms have could count for one arm only. A client may invent user
-        names and change its address within a subnet, so each subnet has a limit as well, in
-        proportion to its requests. A gateway that sends all requests has the limit of all clients
-        together.
+        With different limits, faults that both arms have could count for one arm only. A client
+        may invent user names and change its address within a subnet, so each subnet has a limit as
+        well, in proportion to its requests. A gateway that sends all requests has the limit of all
+        clients together.
         """
         self._advance_period(now)
         bucket, subnet = self._bucket(client), self._subnet(address)
@@ -221,8 +222,9 @@ class ClientLimits:
     ) -> bool:
         """Return whether one more fault of a client would be evidence, without counting it.
 
-        The result agrees with ``count_fault``, although that counts the fault first: a client at
-        its limit has more faults than nearly all others, so its next fault changes no limit.
+        The result agrees with ``count_fault``, although ``count_fault`` counts the fault before it
+        computes the limits: a client at its limit has more faults than nearly all others, so its
+        next fault changes no limit.
         """
         self._advance_period(now)
         num_counted = self._current_period.faults.get((arm, guard, self._bucket(client)), 0)
@@ -250,7 +252,7 @@ class ClientLimits:
     def _typical_faults(self, faults_by_client: dict[int, int]) -> int:
         """Return the maximum number of faults of a typical client.
 
-        It is 0 unless more than a tenth of the clients have faults.
+        The result is 0 if at most a tenth of the clients have faults, or with less than 10 clients.
         """
         num_clients = sum(self._num_clients.values())
         num_atypical = num_clients - math.ceil(_TYPICAL_QUANTILE * num_clients)
@@ -260,7 +262,7 @@ class ClientLimits:
 
     @staticmethod
     def _relative_share(arm: ArmName, share: float) -> float:
-        """Return the planned share of an arm, divided by the smaller share of both arms."""
+        """Return the planned share of an arm, divided by the share of the smaller arm."""
         arm_share = share if arm == "challenger" else 1 - share
         smaller = min(share, 1 - share)
         return arm_share / smaller if smaller > 0 else 1.0
@@ -277,7 +279,7 @@ class ClientLimits:
         Each client has the same chance, regardless of how many requests it sends.
 
         Args:
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             per_s: Rate of samples over all clients [1/s].
             now: Current time [s, monotonic].
         """
@@ -286,8 +288,8 @@ class ClientLimits:
         samples_per_client = per_s * PERIOD_S / max(1, sum(self._num_clients.values()))
         if self._current_period.client_samples.get(bucket, 0) >= math.ceil(samples_per_client):
             return False
-        # Below one sample per client, only this fraction of the clients is sampled in a period.
-        draw = hash((self._key, self._ends_at, bucket)) % _NUM_BUCKETS
+        # A samples_per_client below 1 is the fraction of the clients that are sampled at all.
+        draw = hash((self._sampling_salt, self._ends_at, bucket)) % _NUM_BUCKETS
         return draw < samples_per_client * _NUM_BUCKETS
 
     def record_sample(self, client: str) -> None:

@@ -1,4 +1,4 @@
-"""The open connections of a server: their limits, and which one is closed for a new one.
+"""The open connections of a server: their limits, and which connection a new one replaces.
 
 A connection is in one of three states:
 
@@ -8,9 +8,10 @@ A connection is in one of three states:
     complete    the request is complete, the response is not, and the client reads
 
 If a new connection would exceed a limit, the connection that has been waiting longest is closed;
-if none waits, the one that has been sending longest. Silent or slow connections thus cannot lock
-out other clients, because a client that sends its request without pauses is waiting and sending
-only for a short time. A connection in the complete state is never closed for another one.
+if no connection waits, the connection that has been sending longest. Silent or slow connections
+thus cannot lock out other clients, because a client that sends its request without pauses is
+waiting and sending only for a short time. A connection in the complete state is never closed for a
+new connection.
 """
 
 import itertools
@@ -24,8 +25,8 @@ from sluice.serving.connection_settings import ConnectionSettings
 from sluice.serving.metrics import CloseReason, Metrics
 
 MIN_CONNECTIONS = 8
-"""Minimum of the limit of open connections. A server whose file descriptors suffice for fewer does
-not start."""
+"""Minimum of the limit of open connections. A server does not start if its file descriptors suffice
+only for fewer connections."""
 
 
 class Connection(Protocol):
@@ -65,7 +66,7 @@ class ConnectionTable:
     def make_room(self, address: str) -> bool:
         """Return whether a connection from ``address`` may be added.
 
-        At a limit, another connection is closed for it if possible.
+        At a limit, another connection is closed for the new connection if possible.
         """
         if self._by_address[address] >= self.settings.max_per_address and not self._evict(address):
             return False
@@ -148,7 +149,7 @@ def raise_descriptor_limit(settings: ConnectionSettings) -> int:
     if limit < MIN_CONNECTIONS:
         raise SettingsError(
             f"A server needs file descriptors for {MIN_CONNECTIONS} connections in addition to "
-            f"{settings.reserved_descriptors} reserved ones and {num_open} open ones, but the "
+            f"{settings.reserved_descriptors} reserved and {num_open} open descriptors, but the "
             f"system grants {soft} in total.",
             fix="Raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd), or lower "
             "serving.connections.reserved_descriptors.",

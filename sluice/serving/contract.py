@@ -1,9 +1,9 @@
-"""Contracts of the inputs and outputs of a served model, and parsing of the requests of all models.
+"""Input and output contracts of a served model, and the parser of requests.
 
 A window has consecutive feature rows; the model predicts the target of the last row. Clients send
 features and not raw rows. From raw rows, ``compute_features`` of a workload would drop the newest
-row, because its target is not known yet. But that is the row to predict. Columns are matched by
-name, in any order. Models with another codec have a ``CodecContract``.
+row, which is the row to predict, because its target is not known yet. Columns are matched by name,
+in any order. Models with another codec have a ``CodecContract``.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """
@@ -102,9 +102,8 @@ class OutputContract(Record):
 
     kind: Literal["logits", "values"] = Field(
         "values",
-        description="logits: one logit for each class, of which softmax computes the "
-        "probabilities. values: any other output of the model, such as values in the unit of the "
-        "target.",
+        description="logits: one logit for each class; their softmax gives the probabilities. "
+        "values: any other output of the model, such as values in the unit of the target.",
     )
     classes: tuple[str | int, ...] = Field(
         (), description="Labels of the classes, in the order of the logits."

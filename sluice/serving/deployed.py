@@ -43,7 +43,7 @@ from sluice.workloads.workload import Workload
 
 _MAX_DEVIATIONS = 1e6
 """Maximum accepted distance of a value from the training mean [standard deviations]. Drift stays
-far below it, but a value in a wrong unit, such as ns instead of s, exceeds it."""
+far below this distance, but a value in a wrong unit, such as ns instead of s, exceeds it."""
 
 Pause = Callable[[], object]
 """Function that is called before each network, so that background requests can wait for requests of
@@ -83,7 +83,7 @@ class ServedModel(Protocol):
 
     @property
     def embedder(self) -> "Embedder | None":
-        """Computes the embeddings of sampled requests; None if they are not stored."""
+        """Embeds sampled requests; None if embeddings are not stored."""
 
     def predict(self, x: ModelArrays, pause: Pause | None) -> NDArray[np.float64]:
         """Return the output of each network (M, N, O); calls ``pause`` before each network."""
@@ -165,7 +165,7 @@ def load_deployed(
 
     Args:
         version: Version to serve.
-        store: Contains the weights of its networks.
+        store: Artifact store with the weights of the networks.
         code: Whether to use the current or the stored code of the network class; see
             ``load_members``.
 
@@ -233,7 +233,8 @@ def _output_contract(workload: Workload) -> OutputContract:
 def _can_embed(network: nn.Module, codec: Codec) -> bool:
     """Return whether an embedding can be computed with a network.
 
-    If not, no error is raised here: the drift reference of the version contains the reason.
+    If it cannot, no error is raised here: the drift reference, which was written at training time,
+    states the reason.
     """
     try:
         embed(network, codec.example())

@@ -48,7 +48,7 @@ more check and the kill of its process."""
 class _SupervisorState:
     """State shared by a supervisor and its model, so that neither keeps the other alive."""
 
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop_event: threading.Event = field(default_factory=threading.Event)
     loading_done: threading.Event = field(default_factory=threading.Event)
     """Event that is set once the model has loaded or has failed to load."""
 
@@ -59,8 +59,8 @@ class _SupervisorState:
     """The process that was ready last; it may have ended since."""
 
     problem: str = ""
-    """Reason why the model cannot predict, in a sentence; empty while it can. If the model has not
-    loaded even once: how its process ended, as the predicate of a sentence."""
+    """Reason why the model cannot predict, in a sentence; empty while it can. Before the model has
+    loaded once, the ``exit_reason`` of its process."""
 
 
 class IsolatedModel:
@@ -69,7 +69,7 @@ class IsolatedModel:
     def __init__(self, state: _SupervisorState, info: ModelInfo) -> None:
         self._state = state
         self._info = info
-        weakref.finalize(self, state.stop.set)
+        weakref.finalize(self, state.stop_event.set)
 
     @property
     def version(self) -> int:
@@ -146,7 +146,7 @@ class Isolation:
         traceback: TracebackType | None,
     ) -> None:
         for state, _ in self._supervisors:
-            state.stop.set()
+            state.stop_event.set()
         for _, thread in self._supervisors:
             thread.join(_JOIN_TIMEOUT_S)
 
@@ -175,7 +175,7 @@ class Isolation:
         supervisor.start()
         while not state.loading_done.wait(_CHECK_INTERVAL_S / 5):
             if cancel_event.is_set():
-                state.stop.set()
+                state.stop_event.set()
         if state.model_info is None:
             raise ContractError(
                 f"The candidate {short(candidate)} did not load in its own process: the process "
@@ -188,7 +188,7 @@ class Isolation:
 def _supervise(
     state: _SupervisorState, loader: LoaderSpec, candidate: str, settings: ServingSettings
 ) -> None:
-    """Keep a process running until it is stopped or ``max_challenger_restarts`` is reached.
+    """Keep a process running until ``stop_event`` or ``max_challenger_restarts`` restarts.
 
     If the model does not load in the first process, no further process is started.
     """
@@ -208,7 +208,7 @@ def _supervise(
             f"The challenger's process {reason}; {plan} ({num_restarts} of "
             f"{settings.max_challenger_restarts} restarts so far). Production answers in its place."
         )
-        if state.stop.wait(delay_s):
+        if state.stop_event.wait(delay_s):
             return
         delay_s *= 2
 
@@ -243,7 +243,7 @@ def _wait_until_ready(
     Returns a text if the process fails: how it ended or why it must be ended.
     """
     deadline = time.monotonic() + settings.challenger_load_timeout_s
-    while not state.stop.is_set():
+    while not state.stop_event.is_set():
         info = process.wait_for_model(_CHECK_INTERVAL_S)
         if info is not None:
             return info
@@ -264,7 +264,7 @@ def _monitor(
 ) -> str:
     """Monitor the process and return why it must be ended; "" if it ended by itself."""
     max_pending_s = _HANG_DEADLINES * settings.challenger_deadline_s
-    while not state.stop.wait(_CHECK_INTERVAL_S):
+    while not state.stop_event.wait(_CHECK_INTERVAL_S):
         if process.has_ended():
             return ""
         excess = _describe_memory_excess(process, settings, bytes_when_ready=bytes_when_ready)
@@ -284,7 +284,7 @@ def _describe_memory_excess(
         process: The process.
         settings: Maximum growth.
         bytes_when_ready: Memory of the process when its model was loaded, from which the growth
-            is measured; 0 while it loads.
+            is measured; 0 while the model loads.
     """
     growth_bytes = process.resident_bytes() - bytes_when_ready
     if growth_bytes <= settings.max_challenger_memory_bytes:

@@ -56,11 +56,11 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"sluice_{name}", text, labels, registry=self._registry)
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(f"sluice_{name}", help_text, labels, registry=self._registry)
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"sluice_{name}", text, labels, registry=self._registry)
+        def gauge(name: str, help_text: str, *labels: str) -> Gauge:
+            return Gauge(f"sluice_{name}", help_text, labels, registry=self._registry)
 
         self._requests = counter(
             "http_requests", "Responses by status.", "route", "method", "status"
@@ -82,7 +82,8 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self._registry,
         )
-        # Labels are resolved once: resolving them for each request would cost more than counting.
+        # Labels are resolved here, because resolving them in each request would be slower than
+        # counting the request.
         self._route_seconds = {
             route_label: self._http_seconds.labels(route_label) for route_label in (*ROUTES, OTHER)
         }
@@ -116,7 +117,7 @@ class Metrics:
         self.version = gauge("served_version", "Version number; 0 without a version.", "arm")
         self.hook_acts = counter("hook_acts", "Alerts received by the webhook, by effect.", "act")
         for act in ("aborted", "rolled_back", "nothing", "failed"):
-            self.hook_acts.labels(act)  # start at 0, or Prometheus would miss the first increase
+            self.hook_acts.labels(act)  # export 0, or Prometheus would miss the first increase
         self.ready = gauge("ready", "1 while the server accepts requests.")
         self.connections = gauge("connections", "Open connections.")
         closed_connections = counter(

@@ -44,7 +44,8 @@ def split_elements(x: ModelArrays, size: int) -> list[ModelArrays]:
 def can_batch(first: ModelArrays, second: ModelArrays) -> bool:
     """Return whether two inputs can be computed in one batch.
 
-    Texts of different lengths cannot: more padding could change the prediction of the shorter one.
+    Texts of different lengths cannot: the shorter text would be padded, which could change its
+    prediction.
     """
     if isinstance(first, np.ndarray):
         return (
@@ -70,7 +71,7 @@ def concatenate(inputs: Sequence[ModelArrays]) -> ModelArrays:
 
 def as_input(x: ModelArrays) -> "ModelInput":
     """Return the arrays as tensors, without a copy."""
-    import torch  # not at the top: a process that only unpacks arrays starts without it
+    import torch  # imported here, so that a process that only unpacks arrays starts without torch
 
     if isinstance(x, np.ndarray):
         return torch.from_numpy(x)

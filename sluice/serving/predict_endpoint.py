@@ -23,7 +23,8 @@ ROUTES = token_routes("predict")
     "/predict",
     response_model=PredictionResponse,
     responses=error_responses(*PREDICT_ERRORS),
-    # FastAPI must not parse the body: its size is checked first, and errors have our format.
+    # The schema is set here, because FastAPI must not parse the body: the size of the body is
+    # checked first, and errors have Sluice's format.
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -34,13 +35,13 @@ ROUTES = token_routes("predict")
 async def predict(request: Request) -> Response:
     """Predict from one or more elements, such as windows of feature rows; see /model."""
     serving, info = serving_of(request), request_info(request)
-    admission, holder = serving.admission, token_name(request)
-    admission.require_rate(holder)
-    with admission.reserve_body_memory(holder) as reading:
+    admission, client_token = serving.admission, token_name(request)
+    admission.require_rate(client_token)
+    with admission.reserve_body_memory(client_token) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
-    # After the body was read, so that a slow client occupies no slot.
-    with admission.count_prediction(holder):
-        # The router uses the same table: nothing is awaited between here and its first line.
+    # The prediction is counted after the body was read, so that a slow client occupies no slot.
+    with admission.count_prediction(client_token):
+        # The router uses the same table: nothing is awaited until the first line of ``route``.
         deployed = serving.router.table.production.deployed
         parsed_request = read_request(
             body,

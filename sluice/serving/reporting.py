@@ -24,7 +24,7 @@ class ReportSink(Protocol):
     """Destination of reports. It is called from a thread, may block, and may raise SluiceError."""
 
     def write(self, report: ServerReport) -> None:
-        """Store a report. If it raises ``SamplesRefused``, everything but the samples is stored."""
+        """Store a report. With ``SamplesRefused``, everything but the samples is stored."""
 
 
 class Reporter:
@@ -111,7 +111,7 @@ class Reporter:
         if self._last_write is None or self._last_write.done():
             return True
         last_write = asyncio.wrap_future(self._last_write)
-        # Retrieves the exception, or asyncio would log it as never retrieved.
+        # The callback retrieves the exception, which asyncio would otherwise log.
         last_write.add_done_callback(lambda future: future.cancelled() or future.exception())
         finished_futures, _ = await asyncio.wait([last_write], timeout=timeout_s)
         return bool(finished_futures)

@@ -22,20 +22,20 @@ COUNTER_NAMES = ("requests", "errors", "timeouts", "not_finite", "slower")
 """Counters of each arm; the names are fields of ``ArmCounts``."""
 
 _MAX_LATENCIES = 2000
-"""Maximum number of latencies of production, the newest ones, from which the p95 is computed."""
+"""Maximum number of production's newest latencies from which the p95 is computed."""
 _MIN_LATENCIES = 100
 """Minimum number of latencies for a reliable p95. With fewer, no request counts as slower."""
 _MAX_SUBNET_SHARE = 1 / 40
 """Maximum weight of one client subnet in the p95, if there are at least 40 subnets. It is below
 5 %, so that slow requests of one subnet cannot determine the p95 alone."""
 _PROCESS_OVERHEAD_S = 0.002
-"""Overhead of a challenger's process, which does not count as slow: the pipe and two wake-ups [s].
-Otherwise every response of a small model would count as slower, although a promoted model has no
-pipe."""
+"""Time that is added to production's p95 for the pipe and the two wake-ups of a challenger's
+process [s]. Without this time every response of a small model would count as slower, although a
+promoted model has no pipe."""
 
 
 GuardFaults = frozenset[GuardName]
-"""Faults of one response; empty for a good one."""
+"""Faults of one response; empty without a fault."""
 
 NO_FAULTS: GuardFaults = frozenset()
 FAILURES: GuardFaults = frozenset(("errors", "timeouts", "not_finite"))
@@ -66,14 +66,14 @@ class StepCounters:
     """Counts of the current rollout step; used by the event loop only.
 
     A new step begins when the traffic split has a new epoch or another rollout. Each arm has two
-    sets of counts: of all requests, and of those that are evidence (see ``EvidenceCounts``).
+    sets of counts: of all requests, and of the requests that are evidence (``EvidenceCounts``).
 
     Without a challenger there is no step, and nothing is counted. Requests before the challenger
     was loaded, or after the end of its lease, must not be compared with requests of the challenger.
 
     A response counts as ``slower`` if it takes longer than production's p95 at the start of the
-    step plus the overhead of a separate process. A server that has just started has no p95 yet: it
-    counts no response of either arm as slower until it has one, and then uses this p95.
+    step plus the overhead of a separate process. A server that has just started has no p95 yet. It
+    counts no response of either arm as slower until it has a p95, and then uses that p95.
     """
 
     def __init__(self, split: TrafficSplit, *, now: datetime) -> None:
@@ -163,7 +163,7 @@ class StepCounters:
         Args:
             arm: Arm that the request was routed to.
             split: Traffic split that routed the request.
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
             is_crowded: Whether the request waited behind many requests of another subnet, from
@@ -196,14 +196,14 @@ class StepCounters:
         address: str,
         now: float,
     ) -> None:
-        """Add to the evidence those faults of an admitted request that count.
+        """Add the faults of an admitted request to the evidence, unless a limit excludes them.
 
         Args:
             arm: Arm that the request was routed to.
             faults: Faults of this arm's response.
             other_faults: Faults of the other arm's response to the same request.
             split: Traffic split that routed the request.
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
         """
@@ -231,7 +231,7 @@ class StepCounters:
             arm: Arm that the request was routed to.
             faults: Faults of the response.
             split: Traffic split that routed the request.
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
         """
@@ -243,7 +243,7 @@ class StepCounters:
         )
 
     def count_dropped(self) -> None:
-        """Count a shadow or repeated request that was dropped because the queue was full."""
+        """Count a shadow or repeated request that was dropped, for lack of room or of time."""
         self._num_dropped += 1
 
     def traffic_counts(self, now: datetime) -> TrafficCounts | None:
@@ -254,8 +254,8 @@ class StepCounters:
         return TrafficCounts(
             rollout=split.rollout,
             epoch=split.epoch,
-            since=self._since,
-            until=max(now, self._since),
+            since=self._step_started_at,
+            until=max(now, self._step_started_at),
             production=ArmCounts(**self._counts["production"]),
             challenger=ArmCounts(**self._counts["challenger"]),
             evidence_counts=EvidenceCounts(
@@ -269,7 +269,7 @@ class StepCounters:
 
     def _begin_step(self, split: TrafficSplit, now: datetime) -> None:
         self._split = split
-        self._since = now
+        self._step_started_at = now
         self._slow_threshold_s = self._compute_slow_threshold_s()
         self.clients.begin_step()
         self._balance = SubnetBalance()

@@ -1,9 +1,9 @@
 """Limits the compared requests of a client subnet on one arm by its requests on the other arm.
 
-A client can invent user names, learn the arm of each from the first response, and continue with
-the users of one arm only. If it sends good requests to the challenger only, they hide what the
-challenger does to other users; to production only, they make a healthy challenger look worse. The
-users of an honest subnet are on both arms in proportion to the traffic split, except for chance.
+A client can invent user names, learn the arm of each name from the first response, and continue
+with the names of one arm only. Good requests to the challenger only would hide its faults. Good
+requests to production only would make a healthy challenger look worse. The users of an honest
+subnet are on both arms in proportion to the traffic split, except for chance.
 
 The number of users on an arm has a binomial distribution; three standard deviations are allowed.
 """
@@ -35,12 +35,12 @@ class SubnetBalance:
     ) -> bool:
         """Count a request, and return whether it may be compared.
 
-        It may if the compared requests of its subnet on this arm are in proportion to the requests
-        of the subnet on the other arm.
+        A request may be compared if the compared requests of its subnet on this arm are in
+        proportion to the requests of the subnet on the other arm.
 
         Args:
             arm: Arm that the request was routed to.
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             address: Client address.
             share: Share of the users that the challenger answers.
             max_per_client: Maximum number of compared requests per client.
