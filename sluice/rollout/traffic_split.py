@@ -28,8 +28,9 @@ class TrafficSplit(Record):
     secret: str = Field(
         "",
         repr=False,
-        description="Secret of the model from the registry: salt of the user assignment and of "
-        "client names in samples. It must not occur in a response, report, log or page.",
+        description="Secret of the model from the registry, with which users are assigned to arms "
+        "and client names in samples are hashed. The secret must not occur in a response, report, "
+        "log or page.",
     )
     challenger: str | None = Field(None, description="Candidate digest of the challenger.")
     share: float = Field(
@@ -82,9 +83,9 @@ def split_in_force(
 ) -> TrafficSplit:
     """Return the split in force, from the model's last rollout and its production pointer.
 
-    The epoch counts the moves of the pointer and the changes by rollouts. Neither number
-    decreases, so a manual promotion during a rollout has a higher epoch as well. Such a promotion
-    ends the traffic of the challenger.
+    The epoch is the number of moves of the pointer plus the number of changes by rollouts. Neither
+    number decreases. So a manual promotion during a rollout also increases the epoch. It ends the
+    traffic of the challenger.
 
     Args:
         rollout: Last rollout of the model; None without one.

@@ -1,4 +1,4 @@
-"""Creates the transitions of a rollout that people request or the controller makes."""
+"""Creates the transitions of a rollout that a person requests or the controller makes."""
 
 from datetime import datetime, timedelta
 from typing import Any

@@ -34,13 +34,13 @@ def labelled_losses(
 ) -> tuple[LossTable, LossTable] | None:
     """Return the losses of challenger and production on the rows that both predicted live.
 
-    In the tables, each network of a model is one seed, numbered from 0. A row that was requested
-    several times counts once, with its first predictions. Rows are in the order of the frame.
+    The tables number the networks of a model as seeds, from 0. A row that was requested several
+    times counts once, with its first predictions. Rows are in the order of the frame.
 
     Args:
         rollout: Rollout of the two arms.
         samples: Samples of the rollout, oldest first.
-        frame: Newest feature frame. A row in it has its label.
+        frame: Newest feature frame, whose rows all have labels.
         workload: Workload that computes targets and losses.
         first_unseen_position: Position of the first row that neither model was trained on.
 
@@ -49,7 +49,7 @@ def labelled_losses(
         label.
 
     Raises:
-        ContractError: Outputs do not fit the workload, or a row's label is not unique.
+        ContractError: Outputs do not fit the workload, or two rows have the same index label.
     """
     pairs = pairs_by_position(samples, frame)
     row_pairs = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen_position]
@@ -91,8 +91,8 @@ def labelled_losses(
 def find_first_unseen(members: Sequence[Member], frame: pd.DataFrame, *, horizon_rows: int) -> int:
     """Return the position of the first row after all rows on which members were trained.
 
-    A member was trained on the rows up to ``trained_through``. Their targets depend on the next
-    ``horizon_rows`` rows, so these do not count as unseen either.
+    A member was trained on the rows up to ``trained_through``. The targets of these rows depend on
+    the next ``horizon_rows`` rows, so the next rows do not count as unseen either.
 
     Raises:
         ContractError: A member was trained on a table with another kind of index.
@@ -105,13 +105,14 @@ def pairs_by_position(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[in
     """Return the first sample of each row that both arms answered, by position in the frame.
 
     Raises:
-        ContractError: Two rows of the frame have the same label, so a key is ambiguous.
+        ContractError: Two rows of the frame have the same index label, so a key is ambiguous.
     """
     if not frame.index.is_unique:
         raise ContractError(
             "The keys of requests are index labels of rows, so each label must be unique, but the "
-            f"frame has two rows {row_labels(frame.index[frame.index.duplicated()][:1])[0]}.",
-            fix="Give every row a unique label.",
+            "frame has two rows with the label "
+            f"{row_labels(frame.index[frame.index.duplicated()][:1])[0]}.",
+            fix="Give every row a unique index label.",
         )
     pairs = [
         (sample.key, sample)
@@ -131,7 +132,7 @@ def _stack_outputs(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float
     shapes = {(len(output), len(output[0])) for output in outputs}
     if len(shapes) > 1:
         raise ContractError(
-            f"Every sample must have the same number of networks and outputs of {arm}, got "
+            f"All samples of {arm} must have the same shape (networks, outputs), got "
             f"{' and '.join(map(str, sorted(shapes)))}.",
             cause="The servers run different versions of Sluice or of the workload's code.",
             fix="Install one version of Sluice on all servers, then start the rollout again.",
@@ -142,7 +143,7 @@ def _stack_outputs(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float
 def _losses(
     workload: Workload, output_PO: NDArray[np.float64], y: torch.Tensor
 ) -> NDArray[np.float64]:
-    """Return the losses (P) of one network. Samples have its outputs flattened to (P, O)."""
+    """Return the losses (P) of one network from its outputs, which samples store as (P, O)."""
     expected_shape = output_PO.shape
     if workload.serves_whole_output:
         expected_shape = workload.output_shape(y)

@@ -217,8 +217,7 @@ def _guards(rollout: Rollout) -> str:
         "the rollout is rolled back. All guards together roll back a healthy rollout with a "
         f"probability of at most {100 * rollout.settings.alpha:g} % per hour. The arms are "
         "compared on each server separately; servers without requests to the challenger are "
-        "excluded. "
-        "Bars are logarithmic.</p>"
+        "excluded. Bars are logarithmic.</p>"
     )
     names = ("guard", "verdict", "evidence", "evidence / limit")
     return table(names, rows, numbers=frozenset({3})) + note
@@ -312,7 +311,7 @@ def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
     )
     if not quality:
         return (
-            "<p>No verdict yet: the first one requires labels of "
+            "<p>No verdict yet: the first verdict requires labels of "
             f"{settings.quality_rows} requests that both arms answered. {requirement}</p>"
         )
     rows = [
@@ -334,9 +333,9 @@ def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
         "reason",
     )
     note = (
-        f'<p class="soft">{requirement} The gate decides after each {settings.quality_rows} new '
-        f"labels. All decisions together spend alpha = {quality[-1].alpha_of_all:g}. Losses are in "
-        f"{escape(quality[-1].unit)}.</p>"
+        f'<p class="soft">{requirement} The promotion gate decides after each '
+        f"{settings.quality_rows} new labels. All decisions together spend alpha = "
+        f"{quality[-1].alpha_of_all:g}. Losses are in {escape(quality[-1].unit)}.</p>"
     )
     return table(names, rows, numbers=frozenset(range(1, 6))) + note
 

@@ -25,7 +25,7 @@ _LANE_HEIGHT = 23
 _MAX_LANES = 4
 """Maximum number of lanes of marks."""
 _TICKS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
-"""Intervals between labels of the time axis, of which the shortest suitable one is used [s]."""
+"""Possible intervals between labels of the time axis [s]; the shortest that fits is used."""
 _DAY_S = 86400
 _MAX_TICKS = 8
 """Maximum number of intervals between labels of the time axis."""
@@ -68,17 +68,17 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
         (x_at(mark.time), step_end, y_at(mark.share))
         for mark, step_end in zip(marks, step_ends, strict=True)
     ]
-    line = " ".join(
+    line_points = " ".join(
         f"{left:.1f},{level:.1f} {right:.1f},{level:.1f}" for left, right, level in steps
     )
-    area = f"{steps[0][0]:.1f},{y_at(0):.1f} {line} {steps[-1][1]:.1f},{y_at(0):.1f}"
+    area_points = f"{steps[0][0]:.1f},{y_at(0):.1f} {line_points} {steps[-1][1]:.1f},{y_at(0):.1f}"
     height = top + _PLOT_HEIGHT + _BOTTOM_MARGIN
     parts = [
         f'<svg class="timeline" viewBox="0 0 {_WIDTH} {height}" role="img" '
         'aria-label="share of the users over time">',
         *_grid(span_s, y_at),
-        f'<polygon class="area" points="{area}"/>',
-        f'<polyline class="share" points="{line}"/>',
+        f'<polygon class="area" points="{area_points}"/>',
+        f'<polyline class="share" points="{line_points}"/>',
         *(
             _mark(number, mark, x_at(mark.time), top - 18 - lane * _LANE_HEIGHT, y_at(mark.share))
             for number, (mark, lane) in enumerate(zip(marks, lanes, strict=True), start=1)
@@ -136,7 +136,7 @@ def _grid(span_s: float, y_at: Callable[[float], float]) -> list[str]:
 def _assign_lanes(x_positions: Sequence[float]) -> list[int]:
     """Return for each mark the lowest lane in which it overlaps no earlier mark.
 
-    If it overlaps in all lanes, it gets the lane whose last mark is farthest away.
+    A mark that overlaps in all lanes gets the lane whose last mark is farthest away.
     """
     last_x = [-math.inf] * _MAX_LANES
     lanes = []
@@ -147,11 +147,11 @@ def _assign_lanes(x_positions: Sequence[float]) -> list[int]:
     return lanes
 
 
-def _mark(number: int, mark: TimelineMark, x: float, y: float, foot: float) -> str:
-    """Return a numbered circle at (x, y), with a dashed line down to the curve at ``foot``."""
+def _mark(number: int, mark: TimelineMark, x: float, y: float, curve_y: float) -> str:
+    """Return a numbered circle at (x, y), with a dashed line down to the curve at ``curve_y``."""
     return (
         f'<g><title>{escape(mark.tooltip)}</title><line class="grid" x1="{x:.1f}" x2="{x:.1f}" '
-        f'y1="{y:.1f}" y2="{foot:.1f}" stroke-dasharray="3 3"/>'
+        f'y1="{y:.1f}" y2="{curve_y:.1f}" stroke-dasharray="3 3"/>'
         f'<circle class="mark {mark.tone}" cx="{x:.1f}" cy="{y:.1f}" r="{_MARK_RADIUS}"/>'
         f'<text class="number" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{number}'
         "</text></g>"

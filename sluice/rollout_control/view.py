@@ -38,7 +38,7 @@ _VERDICT_COLOURS = {"ok": "green", "warn": "yellow", "breach": "red"}
 _BAR_WIDTH = 24
 """Width of the bar that shows the share [characters]."""
 _MAX_TRANSITIONS = 8
-"""Maximum number of transitions that are shown, the newest ones."""
+"""Maximum number of the newest transitions that are shown."""
 
 
 def status_view(status: RolloutStatus, *, drift_text: str = "") -> RenderableType:

@@ -80,8 +80,8 @@ def test_ab_rollout_advances_only_after_verdict_promote(
 
     assert before is not None
     assert (
-        "The step requires the verdict PROMOTE of the gate on labelled pairs; the verdict is: none "
-        "yet" in before.reason
+        "The step requires the verdict PROMOTE of the promotion gate on labelled pairs; the "
+        "verdict is: none yet" in before.reason
     )
     assert verdict is not None
     assert verdict.outcome == "PROMOTE"
