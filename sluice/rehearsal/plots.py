@@ -30,9 +30,9 @@ _END_COLOUR = {
     "timed_out": OUTCOME_COLOUR["INCONCLUSIVE"],
 }
 _FLOOR = 1e-3
-"""Minimum of the plotted evidence; smaller values are raised to it [multiples of the limit]."""
+"""Minimum of the plotted evidence [multiples of the limit]. Smaller values are plotted here."""
 _CEILING = 1e6
-"""Maximum of the plotted evidence [multiples of the limit]."""
+"""Maximum of the plotted evidence [multiples of the limit]. Larger values are plotted here."""
 _ROW_NAMES: dict[GuardName, str] = {
     "errors": "errors",
     "timeouts": "late",
@@ -132,7 +132,7 @@ def _maximum_label(values: list[float]) -> str:
 
 
 def _evidence_rows(rehearsal: Rehearsal) -> list[tuple[str, list[tuple[float, float]]]]:
-    """Return the name and points (seconds, multiple of the limit) of each guard and the drift."""
+    """Return name and points (seconds, multiple of the limit) of each guard and of the drift."""
 
     def clip(value: float) -> float:
         return min(max(value, _FLOOR), _CEILING) if math.isfinite(value) else _CEILING

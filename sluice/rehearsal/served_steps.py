@@ -1,4 +1,4 @@
-"""Steps of a rollout as they were served: shares, requests and the strongest guard reading."""
+"""Planned and measured shares, requests and the strongest guard reading of each rollout step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +45,8 @@ def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:
     Args:
         transitions: All transitions of a rollout, oldest first.
     """
-    # State at the first transition of each epoch: of equal keys, the last value remains.
+    # State at the first transition of each epoch, which is the last one in reversed order: a dict
+    # keeps the last value of equal keys.
     rollout_by_epoch = {
         t.rollout.epoch: t.rollout for t in reversed(transitions) if not t.rollout.is_over
     }
