@@ -162,10 +162,10 @@ def _faulty_rows(
             faults_by_key.setdefault(sample.key, []).append(
                 "the challenger did not answer a shadow request"
             )
-    most_frequent_first = sorted(faults_by_key.items(), key=lambda item: -len(item[1]))
-    positions = find_positions([key for key, _ in most_frequent_first], frame.index).tolist()
+    faults_by_frequency = sorted(faults_by_key.items(), key=lambda item: -len(item[1]))
+    positions = find_positions([key for key, _ in faults_by_frequency], frame.index).tolist()
     reasons: FailureReasons = {}
-    for position, (_, faults) in zip(positions, most_frequent_first, strict=True):
+    for position, (_, faults) in zip(positions, faults_by_frequency, strict=True):
         if position >= 0 and len(reasons) < MAX_FAILURES:  # -1: not in the frame
             count_text = f" ({len(faults)} times)" if len(faults) > 1 else ""
             reasons.setdefault(position, "; ".join(sorted(set(faults))) + count_text)
