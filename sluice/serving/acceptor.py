@@ -91,7 +91,7 @@ class Acceptor:
             opening_task = loop.create_task(self._open(client_socket, protocol))
             self._opening_tasks.add(opening_task)
             opening_task.add_done_callback(self._opening_tasks.discard)
-            # Let the event loop close evicted connections, even during a flood of new ones.
+            # Let the event loop close evicted connections, even during a flood of new connections.
             await asyncio.sleep(0)
 
     async def _open(self, client_socket: socket.socket, protocol: BoundedProtocol) -> None:

@@ -61,7 +61,7 @@ def build_app(serving: Serving, hosts: TrustedHosts) -> RequestMiddleware:
     if serving.webhook is not None:
         api.include_router(rollback_webhook.ROUTES)
     api.add_exception_handler(HttpError, _http_error)
-    api.add_exception_handler(HTTPException, _unknown_route)
+    api.add_exception_handler(HTTPException, _routing_error)
     api.add_exception_handler(Exception, _internal_error)
     return RequestMiddleware(
         _PredictFastPath(api),
@@ -157,7 +157,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     )
 
 
-async def _unknown_route(request: Request, error: Exception) -> Response:
+async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     allowed_methods = (error.headers or {}).get("Allow")
     problem = ErrorResponse(

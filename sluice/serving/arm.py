@@ -260,7 +260,7 @@ def _run_batches(
 
 
 def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> None:
-    """Compute jobs as one batch, and deliver an output or a failure to each of them."""
+    """Compute jobs as one batch, and deliver an output or a failure to each job."""
     if not jobs:
         return
     try:

@@ -34,8 +34,8 @@ def serve(pipe_fd: int, *, crash_fd: int) -> None:
         model = _load_in_thread(pipe)
         while model is not None:
             pipe.send_bytes(_respond(pipe, model, pipe.recv_bytes()))
-    # Kill the process group, which includes processes that the model's code started. SIGKILL,
-    # because user code may block an orderly exit.
+    # Kill the process group, which includes processes that the model's code started. SIGKILL is
+    # needed, because user code may block an orderly exit.
     os.killpg(0, signal.SIGKILL)
 
 
@@ -51,9 +51,9 @@ def _limit_process() -> None:
 
 
 def _load_in_thread(pipe: "Connection[bytes, bytes]") -> "ServedModel | None":
-    """Load the model in a thread of low priority, report the result to the server, and return it.
+    """Load the model in a thread of low priority, and report the result to the server.
 
-    Returns None if the model does not load.
+    Returns the model; None if it does not load.
     """
     loaded_models: list[ServedModel] = []
     load_errors: list[BaseException] = []

@@ -78,7 +78,7 @@ class ArmComparison:
         other_faults: GuardFaults,
         context: RequestContext,
     ) -> None:
-        """Add to the evidence the faults that only this arm has.
+        """Add to the evidence the faults of an arm that count; see ``StepCounters``.
 
         Args:
             arm: Arm that the evidence is about.

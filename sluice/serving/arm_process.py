@@ -29,7 +29,7 @@ from sluice.serving.model_arrays import ModelArrays, count_elements
 
 # A service manager sends SIGTERM to all processes of the service. The server then drains, and this
 # process must answer requests meanwhile, so it ignores SIGTERM and SIGINT.
-# end_with_parent sets PR_SET_PDEATHSIG; it runs before the imports, which take seconds.
+# end_with_parent sets PR_SET_PDEATHSIG. It is called before the imports that take seconds.
 _START_CODE = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -68,11 +68,12 @@ class ArmProcess:
         """
         self.exit_reason: str | None = None
         """How the process ended, such as "ended by signal SIGSEGV"; None while it runs."""
-        self._crash_site: list[str] = []
+        self._crash_frames: list[str] = []
         """Stack frames of the crash; empty without a crash."""
         self._exchange_lock = threading.Lock()
         """Held by the one caller that exchanges messages with the process."""
         self._end_lock = threading.Lock()
+        """Held while the process is killed, or while its end is checked."""
         self.is_user_waiting = False
         """Whether a user's request (a call of ``predict`` without ``pause``) waits for its turn."""
         self._pending_since: float | None = None
@@ -97,7 +98,7 @@ class ArmProcess:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env=dict(environment),
-                    start_new_session=True,  # end() kills it with its children
+                    start_new_session=True,  # so that end() kills the process with its children
                 )
         except OSError:
             server_end.close()
@@ -226,10 +227,10 @@ class ArmProcess:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
             status = self._process.wait()  # prevents a zombie process
-            self._crash_site = self._crash_frames()
+            self._crash_frames = self._read_crash_frames()
             self.exit_reason = reason or _describe_exit(status)
 
-    def _crash_frames(self) -> list[str]:
+    def _read_crash_frames(self) -> list[str]:
         """Return the innermost stack frames in the output of faulthandler, the innermost last."""
         self._crash_file.seek(0)
         text = self._crash_file.read(100_000).decode(errors="replace")
@@ -240,7 +241,7 @@ class ArmProcess:
         return frames[:_MAX_FRAMES][::-1]
 
     def _error_site(self) -> dict[str, object]:
-        return {"error": f"process {self.exit_reason}", "at": self._crash_site}
+        return {"error": f"process {self.exit_reason}", "at": self._crash_frames}
 
 
 def _describe_exit(status: int) -> str:

@@ -39,7 +39,7 @@ class RoutedPrediction:
     """Fault of the challenger because of which production answered instead; None otherwise."""
 
     challenger_error: str
-    """Type of the error that the challenger raised, for the log; empty without one."""
+    """Type of the error that the challenger raised, for the log; empty without an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,11 +47,11 @@ class ArmResult:
     """Result of one request to an arm: an output, a fault, or both if the output is not finite."""
 
     output: EnsembleOutput | None
-    """Output of each network (M, N, O); None if the arm returned none."""
+    """Output of each network (M, N, O); None if the arm returned no output."""
 
     fault: RequestFault | None
     error_site: dict[str, Any]
-    """Type and location of a network's error; empty without one."""
+    """Type and location of a network's error; empty without an error."""
 
     has_started: bool
     """Whether the arm started to compute the request."""

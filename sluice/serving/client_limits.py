@@ -83,7 +83,7 @@ class ClientLimits:
     """
 
     def __init__(self) -> None:
-        self._ends_at = -math.inf
+        self._period_ends_at = -math.inf
         self._current_period, self._previous_period = _Period(), _Period()
         self._num_clients: dict[ArmName, int] = {"production": 0, "challenger": 0}
         """Number of clients in the current and the previous period, by arm."""
@@ -95,7 +95,7 @@ class ClientLimits:
         """Number of requests at which ``_max_typical_requests`` is computed again."""
 
         self._num_absent = 0
-        """Number of clients of the previous period without a request in the current one."""
+        """Number of clients of the previous period without a request in the current period."""
 
         # Random, so that a client cannot choose a name that is sampled.
         self._sampling_salt = secrets.token_bytes(8)
@@ -122,12 +122,12 @@ class ClientLimits:
             clients.add(bucket)
             self._num_clients[arm] += bucket not in self._previous_period.clients[arm]
         requests = self._current_period.client_requests
-        num_earlier = requests.get(bucket, 0)
-        requests[bucket] = num_earlier + 1
-        if num_earlier:
-            self._current_period.clients_by_requests[num_earlier] -= 1
-        self._current_period.clients_by_requests[num_earlier + 1] += 1
-        if not num_earlier and bucket in self._previous_period.client_requests:
+        num_earlier_requests = requests.get(bucket, 0)
+        requests[bucket] = num_earlier_requests + 1
+        if num_earlier_requests:
+            self._current_period.clients_by_requests[num_earlier_requests] -= 1
+        self._current_period.clients_by_requests[num_earlier_requests + 1] += 1
+        if not num_earlier_requests and bucket in self._previous_period.client_requests:
             self._num_absent -= 1
         self._current_period.num_requests += 1
         if self._current_period.num_requests >= self._refresh_at_requests:
@@ -135,7 +135,7 @@ class ClientLimits:
             self._refresh_at_requests = math.ceil(
                 _REFRESH_FACTOR * self._current_period.num_requests
             )
-        return num_earlier < self.max_compared_requests
+        return num_earlier_requests < self.max_compared_requests
 
     @property
     def max_compared_requests(self) -> int:
@@ -145,17 +145,17 @@ class ClientLimits:
     def _compute_max_typical_requests(self) -> int:
         """Return the maximum number of requests of a typical client in this period.
 
-        Clients of the previous period without a request in this one count with 0 requests.
+        Clients of the previous period without a request in this period count with 0 requests.
         """
         num_typical = math.ceil(
             _TYPICAL_QUANTILE * (len(self._current_period.client_requests) + self._num_absent)
         )
-        remaining = num_typical - self._num_absent
+        num_remaining = num_typical - self._num_absent
         for num_requests, num_clients in sorted(self._current_period.clients_by_requests.items()):
-            if remaining <= 0:
+            if num_remaining <= 0:
                 break
-            remaining -= num_clients
-            if remaining <= 0:
+            num_remaining -= num_clients
+            if num_remaining <= 0:
                 return num_requests
         return 0
 
@@ -164,10 +164,10 @@ class ClientLimits:
         return self._num_clients[arm]
 
     def num_clients_of_smaller_arm(self, share: float) -> int:
-        """Return the number of clients of the arm that has fewer.
+        """Return the number of clients of the arm that has fewer clients.
 
-        If an arm has fewer clients than its share of all clients, the share is used instead. At the
-        start of a step few clients have sent a request, and the first client of an arm must not
+        If an arm has fewer clients than expected from its share, the expected number is used. At
+        the start of a step few clients have sent a request, and the first client of an arm must not
         have the limit of the whole arm.
         """
         challenger, production = self.num_clients("challenger"), self.num_clients("production")
@@ -190,7 +190,7 @@ class ClientLimits:
         share: float,
         now: float,
     ) -> bool:
-        """Count one fault of a client, and return whether it is evidence.
+        """Count one fault of a client, and return whether the fault is evidence.
 
         The limit per client is the same for both arms. The arm with fewer clients determines it.
         With different limits, faults that both arms have could count for one arm only. A client
@@ -238,7 +238,7 @@ class ClientLimits:
             (arm, guard, self._subnet(address)), 0
         )
         # All clients of the smaller arm may have BREACH_FAULTS together, and the clients of the
-        # larger arm proportionally more. The limit of a subnet is its part of this total.
+        # larger arm proportionally more. The limit of a subnet is its share of this total.
         subnet_part = self._subnet_share(address) * self._relative_share(arm, share)
         return num_subnet_counted < math.ceil(BREACH_FAULTS * subnet_part)
 
@@ -252,7 +252,7 @@ class ClientLimits:
     def _typical_faults(self, faults_by_client: dict[int, int]) -> int:
         """Return the maximum number of faults of a typical client.
 
-        The result is 0 if at most a tenth of the clients have faults, or with less than 10 clients.
+        The result is 0 if at most a tenth of the clients have faults, and with at most 9 clients.
         """
         num_clients = sum(self._num_clients.values())
         num_atypical = num_clients - math.ceil(_TYPICAL_QUANTILE * num_clients)
@@ -289,7 +289,7 @@ class ClientLimits:
         if self._current_period.client_samples.get(bucket, 0) >= math.ceil(samples_per_client):
             return False
         # A samples_per_client below 1 is the fraction of the clients that are sampled at all.
-        draw = hash((self._sampling_salt, self._ends_at, bucket)) % _NUM_BUCKETS
+        draw = hash((self._sampling_salt, self._period_ends_at, bucket)) % _NUM_BUCKETS
         return draw < samples_per_client * _NUM_BUCKETS
 
     def record_sample(self, client: str) -> None:
@@ -300,14 +300,14 @@ class ClientLimits:
         )
 
     def _advance_period(self, now: float) -> None:
-        if now >= self._ends_at:
-            has_just_ended = now < self._ends_at + PERIOD_S
+        if now >= self._period_ends_at:
+            has_just_ended = now < self._period_ends_at + PERIOD_S
             self._previous_period = self._current_period if has_just_ended else _Period()
             self._current_period = _Period()
             self._num_clients = {
                 arm: len(clients) for arm, clients in self._previous_period.clients.items()
             }
-            self._ends_at = now + PERIOD_S
+            self._period_ends_at = now + PERIOD_S
             self._refresh_at_requests = self._max_typical_requests = 0
             self._num_absent = len(self._previous_period.client_requests)
 

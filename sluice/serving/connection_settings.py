@@ -44,8 +44,8 @@ class ConnectionSettings(Settings):
         100,
         ge=8,
         le=10_000,
-        description="Maximum number of headers and trailers of a request. A request with more is "
-        "refused with status 431.",
+        description="Maximum number of headers and trailers of a request. A request with more "
+        "headers is refused with status 431.",
     )
     header_timeout_s: float = Field(
         10.0,

@@ -55,7 +55,7 @@ class ConnectionTable:
         self._limit = limit
         self._metrics = metrics
         self._open_connections: set[Connection] = set()
-        self._by_address: Counter[str] = Counter()
+        self._num_by_address: Counter[str] = Counter()
         # Insertion order: the first connection has been in its state longest.
         self._waiting_connections: dict[Connection, None] = {}
         self._sending_connections: dict[Connection, None] = {}
@@ -68,14 +68,16 @@ class ConnectionTable:
 
         At a limit, another connection is closed for the new connection if possible.
         """
-        if self._by_address[address] >= self.settings.max_per_address and not self._evict(address):
+        if self._num_by_address[address] >= self.settings.max_per_address and not self._evict(
+            address
+        ):
             return False
         return len(self._open_connections) < self._limit or self._evict(None)
 
     def add(self, connection: Connection) -> None:
         """Add a connection in waiting state."""
         self._open_connections.add(connection)
-        self._by_address[connection.address] += 1
+        self._num_by_address[connection.address] += 1
         self._waiting_connections[connection] = None
         self._metrics.connections.set(len(self._open_connections))
 
@@ -86,9 +88,9 @@ class ConnectionTable:
         self._open_connections.remove(connection)
         self._waiting_connections.pop(connection, None)
         self._sending_connections.pop(connection, None)
-        self._by_address[connection.address] -= 1
-        if not self._by_address[connection.address]:
-            del self._by_address[connection.address]
+        self._num_by_address[connection.address] -= 1
+        if not self._num_by_address[connection.address]:
+            del self._num_by_address[connection.address]
         self._metrics.connections.set(len(self._open_connections))
 
     def mark_waiting(self, connection: Connection) -> None:
@@ -113,7 +115,7 @@ class ConnectionTable:
         self._metrics.connections_closed[reason].inc()
 
     def _evict(self, address: str | None) -> bool:
-        """Close the connection that has waited or sent longest, and return whether there was one.
+        """Close the connection that has waited or sent longest; return False if there was none.
 
         If ``address`` is given, only a connection from this address is closed.
         """
@@ -136,25 +138,26 @@ def raise_descriptor_limit(settings: ConnectionSettings) -> int:
     Raises:
         SettingsError: The hard limit allows fewer than ``MIN_CONNECTIONS`` connections.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     num_open = _count_open_descriptors()
-    reserved = num_open + settings.reserved_descriptors
-    required_limit = settings.max_connections + reserved
-    if soft != resource.RLIM_INFINITY and soft < required_limit:
-        soft = required_limit if hard == resource.RLIM_INFINITY else min(required_limit, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    limit = settings.max_connections
-    if soft != resource.RLIM_INFINITY:
-        limit = min(limit, soft - reserved)
-    if limit < MIN_CONNECTIONS:
+    num_unavailable = num_open + settings.reserved_descriptors
+    required_limit = settings.max_connections + num_unavailable
+    if soft_limit != resource.RLIM_INFINITY and soft_limit < required_limit:
+        is_unlimited = hard_limit == resource.RLIM_INFINITY
+        soft_limit = required_limit if is_unlimited else min(required_limit, hard_limit)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
+    max_connections = settings.max_connections
+    if soft_limit != resource.RLIM_INFINITY:
+        max_connections = min(max_connections, soft_limit - num_unavailable)
+    if max_connections < MIN_CONNECTIONS:
         raise SettingsError(
             f"A server needs file descriptors for {MIN_CONNECTIONS} connections in addition to "
             f"{settings.reserved_descriptors} reserved and {num_open} open descriptors, but the "
-            f"system grants {soft} in total.",
+            f"system grants {soft_limit} in total.",
             fix="Raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd), or lower "
             "serving.connections.reserved_descriptors.",
         )
-    return limit
+    return max_connections
 
 
 def _count_open_descriptors() -> int:

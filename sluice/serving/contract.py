@@ -35,8 +35,8 @@ class InputContract(Record):
     seq_len: int = Field(ge=1, description="Number of rows of a window.")
     bounds: tuple[tuple[float, float], ...] | None = Field(
         None,
-        description="Minimum and maximum accepted value of each column. Null if training stored no "
-        f"scale of the columns; magnitudes up to {MAX_MAGNITUDE:g} are then accepted.",
+        description="Minimum and maximum accepted value of each column. Null if the networks have "
+        f"no input scales; magnitudes up to {MAX_MAGNITUDE:g} are then accepted.",
     )
 
     @functools.cached_property

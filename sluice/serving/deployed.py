@@ -91,7 +91,7 @@ class ServedModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embedder:
-    """Computes the embeddings of requests, by which their drift is detected."""
+    """Computes the embeddings of requests, with which drift is detected."""
 
     weights_digest: str
     """Digest of the weights of the network."""
@@ -226,8 +226,8 @@ def _served_networks(workload: Workload, networks: Sequence[nn.Module]) -> tuple
 def _output_contract(workload: Workload) -> OutputContract:
     if workload.task != "classification" or not workload.serves_whole_output:
         return OutputContract()
-    labels = tuple(c if isinstance(c, int) else str(c) for c in workload.classes)
-    return OutputContract(kind="logits", classes=labels)
+    class_labels = tuple(c if isinstance(c, int) else str(c) for c in workload.classes)
+    return OutputContract(kind="logits", classes=class_labels)
 
 
 def _can_embed(network: nn.Module, codec: Codec) -> bool:
@@ -256,16 +256,17 @@ def _column_bounds(
 ) -> tuple[tuple[float, float], ...] | None:
     """Return the accepted range of each column, computed from the input scales of the networks.
 
-    A column that was constant in training has no scale; values up to ``MAX_MAGNITUDE`` are
-    accepted. Returns None if a network has no input scales, or has them for another number of
-    columns.
+    A column that was constant in training has no scale; magnitudes up to ``MAX_MAGNITUDE`` are
+    accepted. Returns None if a network has no input scales, or another number of columns.
     """
-    # The scales of encoded inputs do not concern the columns that clients send.
-    scaled = [n for n in networks if isinstance(n, Scaled) and n.scale_inputs and n.encoder is None]
-    if len(scaled) < len(networks) or any(n.num_features != num_columns for n in scaled):
+    # A network with an encoder scales encoded inputs, and not the columns that clients send.
+    scalers = [
+        n for n in networks if isinstance(n, Scaled) and n.scale_inputs and n.encoder is None
+    ]
+    if len(scalers) < len(networks) or any(n.num_features != num_columns for n in scalers):
         return None
-    mean_MD = torch.stack([n.x_mean for n in scaled]).double().cpu().numpy()
-    std_MD = torch.stack([n.x_std for n in scaled]).double().cpu().numpy()
+    mean_MD = torch.stack([n.x_mean for n in scalers]).double().cpu().numpy()
+    std_MD = torch.stack([n.x_std for n in scalers]).double().cpu().numpy()
     # The normaliser stores a standard deviation of 1 for a column that is constant in training.
     radius_MD = np.where(std_MD == 1.0, np.inf, _MAX_DEVIATIONS * std_MD)
     low_D = np.maximum((mean_MD - radius_MD).min(axis=0), -MAX_MAGNITUDE)
@@ -276,7 +277,7 @@ def _column_bounds(
 def predict_rows(
     deployed: DeployedModel, x: torch.Tensor | RowSource, rows: range, *, batch_rows: int
 ) -> NDArray[np.float64]:
-    """Return the prediction (N, O), the mean of the networks, for chosen rows of examples.
+    """Return the prediction (N, O) for chosen rows of examples: the mean of the networks' outputs.
 
     Args:
         deployed: The model.

@@ -31,7 +31,8 @@ from sluice.serving.wire_protocol import LoaderSpec, ModelInfo
 Isolate = Callable[[str, threading.Event], ServedModel]
 """Function that loads the model of a candidate digest in its own process.
 
-It is called from a thread, returns soon after the event is set, and may raise ``SluiceError``."""
+The function is called from a thread with the digest and an event. It returns soon after the event
+is set, and may raise ``SluiceError``."""
 
 _CHECK_INTERVAL_S = 0.25
 """Interval at which a process is checked [s]: its memory, whether it has ended, and how long a
@@ -49,7 +50,7 @@ class _SupervisorState:
     """State shared by a supervisor and its model, so that neither keeps the other alive."""
 
     stop_event: threading.Event = field(default_factory=threading.Event)
-    loading_done: threading.Event = field(default_factory=threading.Event)
+    loading_done_event: threading.Event = field(default_factory=threading.Event)
     """Event that is set once the model has loaded or has failed to load."""
 
     model_info: ModelInfo | None = None
@@ -173,7 +174,7 @@ class Isolation:
             (state, supervisor),
         ]
         supervisor.start()
-        while not state.loading_done.wait(_CHECK_INTERVAL_S / 5):
+        while not state.loading_done_event.wait(_CHECK_INTERVAL_S / 5):
             if cancel_event.is_set():
                 state.stop_event.set()
         if state.model_info is None:
@@ -188,7 +189,7 @@ class Isolation:
 def _supervise(
     state: _SupervisorState, loader: LoaderSpec, candidate: str, settings: ServingSettings
 ) -> None:
-    """Keep a process running until ``stop_event`` or ``max_challenger_restarts`` restarts.
+    """Keep a process running until ``stop_event`` is set or no further restart is allowed.
 
     If the model does not load in the first process, no further process is started.
     """
@@ -200,7 +201,7 @@ def _supervise(
             reason = f"could not be started: {error.strerror or error}"
         if state.model_info is None:
             state.problem = reason
-            state.loading_done.set()
+            state.loading_done_event.set()
             return
         is_last = num_restarts == settings.max_challenger_restarts
         plan = "it does not restart" if is_last else f"it restarts in {delay_s:g} s"
@@ -228,7 +229,7 @@ def _run_process(
         else:
             bytes_when_ready = process.resident_bytes()
             state.process, state.model_info, state.problem = process, info, ""
-            state.loading_done.set()
+            state.loading_done_event.set()
             process.end(_monitor(process, state, settings, bytes_when_ready=bytes_when_ready))
     finally:
         process.end("was stopped")

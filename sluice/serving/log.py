@@ -25,12 +25,12 @@ class LogStream(Protocol):
 
 def json_log(stream: LogStream) -> Any:
     """Return a logger whose methods take the name of an event, and its fields as keywords."""
-    # One encoder for all lines: creating an encoder costs as much as encoding a line.
+    # All lines share one encoder, because creating an encoder costs as much as encoding a line.
     encode = json.JSONEncoder(default=repr).encode
     return structlog.wrap_logger(
         structlog.WriteLogger(stream),  # type: ignore[arg-type]
         processors=[
-            # Secrets are redacted before other fields are added, because those contain no secrets.
+            # Secrets are redacted before level and time are added, which contain no secrets.
             lambda _logger, _method, event: redact_data(event),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

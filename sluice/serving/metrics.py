@@ -32,18 +32,18 @@ _FAULTS: tuple[RequestFault, ...] = ("errors", "timeouts", "not_finite")
 _METHODS = ("GET", "POST")
 
 CloseReason = Literal[
-    "header_late",
-    "header_large",
-    "malformed",
-    "idle",
-    "body_late",
-    "body_large",
-    "unread",
-    "pipelined",
-    "evicted",
-    "busy",
-    "handshake",
-    "descriptors",
+    "header_late",  # the header was not complete in time
+    "header_large",  # the header has too many bytes or fields
+    "malformed",  # the request is no valid HTTP
+    "idle",  # no further request arrived in time
+    "body_late",  # the body was not complete in time
+    "body_large",  # the body has too many bytes including its chunk headers
+    "unread",  # the client did not read its response in time
+    "pipelined",  # too many requests wait for earlier responses
+    "evicted",  # a new connection replaced this connection
+    "busy",  # not accepted: the limit is reached, and no connection can be replaced
+    "handshake",  # the connection or its TLS handshake failed
+    "descriptors",  # the system did not accept it, for example without a free file descriptor
 ]
 """Reason why the server closed a connection or did not accept it."""
 _BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0)
@@ -67,7 +67,7 @@ class Metrics:
         )
         self._http_seconds = Histogram(
             "sluice_http_seconds",
-            "Time from the first byte of a request to the last byte of its response [s].",
+            "Time from the complete header of a request to the end of its response [s].",
             ("route",),
             buckets=_BUCKETS_S,
             registry=self._registry,

@@ -1,7 +1,7 @@
 """ASGI middleware: trace id, host check, size limit of the body, log line and request count.
 
-It uses the ASGI interface directly. A middleware class of the framework wraps each request and
-response in objects, which costs as much as the rest of the router.
+The middleware uses the ASGI interface directly. A middleware class of Starlette would wrap each
+request and response in objects, which costs as much as the rest of Starlette's routing.
 """
 
 import time
@@ -33,7 +33,7 @@ class RequestInfo:
     """Trace id of the request."""
 
     arrived_at: float
-    """Time at which the request arrived [s, monotonic]."""
+    """Time at which the header of the request was complete [s, monotonic]."""
 
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields for the log; they must not contain request data. If the client got an error, the field

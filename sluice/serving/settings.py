@@ -152,7 +152,8 @@ class ServingSettings(Settings):
         le=100_000,
         description="Maximum number of background requests in progress. These are shadow requests, "
         "faulty requests that are repeated on the other arm to compare the arms, and sampled "
-        "requests that the other arm predicts or that are embedded. Further requests are dropped.",
+        "requests, for which the prediction of the other arm or the embedding is computed. Further "
+        "requests are dropped.",
     )
     shadow_deadline_s: float = Field(
         1.0,
