@@ -55,8 +55,8 @@ async def predict(request: Request) -> Response:
             address="" if request.client is None else address_for_limits(request.client.host),
             deadline=time.monotonic() + serving.settings.deadline_s,
         )
-    tags = _tags(routed_prediction)
-    info.log_fields.update(tags)
+    routing_fields = _routing_fields(routed_prediction)
+    info.log_fields.update(routing_fields)
     if routed_prediction.challenger_fault is not None:
         info.log_fields["challenger_fault"] = routed_prediction.challenger_fault
         info.log_fields["challenger_error"] = routed_prediction.challenger_error
@@ -71,13 +71,13 @@ async def predict(request: Request) -> Response:
         epoch=routed_prediction.split.epoch,
         trace=info.trace_id,
     )
-    return json_response(
-        content, headers={f"x-sluice-{key}": str(value) for key, value in tags.items()}
-    )
+    headers = {f"x-sluice-{name}": str(value) for name, value in routing_fields.items()}
+    return json_response(content, headers=headers)
 
 
-def _tags(routed_prediction: RoutedPrediction) -> dict[str, Any]:
-    tags: dict[str, Any] = {"version": routed_prediction.version, "arm": routed_prediction.arm}
+def _routing_fields(routed_prediction: RoutedPrediction) -> dict[str, Any]:
+    """Return the fields on the routing, for the log and the headers of the response."""
+    fields: dict[str, Any] = {"version": routed_prediction.version, "arm": routed_prediction.arm}
     if routed_prediction.split.rollout is not None:
-        tags["rollout"] = routed_prediction.split.rollout
-    return tags
+        fields["rollout"] = routed_prediction.split.rollout
+    return fields

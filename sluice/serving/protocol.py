@@ -1,9 +1,9 @@
 """HTTP/1.1 protocol that adds limits to uvicorn: for time, bytes and number of headers.
 
-Uvicorn (0.54, httptools) limits neither the bytes of a header nor the time until it is complete.
-It closes an idle connection only after the first response, and waits forever for a client that
-does not read. A header of 120 MiB kept its event loop busy for seconds. Here every phase of a
-connection has a time limit:
+Uvicorn (0.54, httptools) limits neither the bytes of a header nor the time of its arrival. A header
+of 120 MiB kept the event loop busy for seconds. Uvicorn closes an idle connection only after the
+first response, and waits forever for a client that does not read. Here a connection has phases with
+time limits:
 
     head     from the connection, or the first byte of a further request, to the complete header
     body     from the complete header to the complete body; the app has a shorter limit and
@@ -162,7 +162,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._await_end()
 
     def evict(self) -> None:
-        """Close immediately, in favour of another connection."""
+        """Close immediately, because a new connection replaces this connection."""
         self._is_evicted = True
         if self.transport is not None:
             self.transport.abort()

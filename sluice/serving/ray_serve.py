@@ -1,6 +1,6 @@
 """The only adapter to Ray Serve: runs the app in several processes behind Ray's proxy.
 
-Ray starts the replicas, restarts those that end or hang, and distributes the requests. It does
+Ray starts the replicas, restarts replicas that end or hang, and distributes the requests. Ray does
 not choose versions: each replica reads the ledger, and reports its counts there.
 """
 
@@ -30,12 +30,12 @@ from sluice.serving.tls import Tls
 
 _APP_NAME = "sluice"
 _START_TIMEOUT_S = 300.0
-"""Maximum time in which all replicas must start [s]. Each imports torch."""
+"""Maximum time in which all replicas must start [s]. Each replica imports torch."""
 _POLL_INTERVAL_S = 0.1
 """Interval at which the state of the replicas is read [s]."""
 _BALANCED_ROUTING = {"RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0"}
-"""Environment of Ray's controller, with which the proxy uses all replicas equally. By default it
-uses replicas on other machines only when the replicas on its own machine are fully loaded."""
+"""Environment of Ray's controller, with which the proxy uses all replicas equally. By default the
+proxy uses replicas on other machines only when the replicas on its own machine are fully loaded."""
 
 
 class DrainSignal:
@@ -120,7 +120,7 @@ def serve_on_ray(
         port: Port to listen on; 0 selects a port that is free on this machine.
         tls: Certificate and key, also present on the head machine; None serves plain HTTP.
         on_ready: Called with the port once the replicas answer requests.
-        stop: Set by another thread to stop.
+        stop: Event that another thread sets to stop the server.
 
     Raises:
         SettingsError: The cluster cannot be reached, is too small or already runs Serve; or the

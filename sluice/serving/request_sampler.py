@@ -87,7 +87,7 @@ class RequestSampler:
 
     def _reserve_sample(self, context: RequestContext, now: float) -> bool:
         """Return whether a request is sampled; if it is, count it for its client."""
-        if self._buffer.is_exhausted(now):  # checked first: it is cheap and nearly always true
+        if self._buffer.is_exhausted(now):  # a cheap check first, which is nearly always true
             return False
         clients, per_s = self._clients, self._settings.samples_per_s
         if not (

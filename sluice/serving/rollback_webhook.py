@@ -1,8 +1,8 @@
 """The endpoint ``POST /hooks/rollback``: an alert aborts a rollout or rolls production back.
 
-Alertmanager calls this route as a webhook. It requires a token of scope ``hook``, so that clients
-that may request predictions cannot roll back. A server has this route only if it has such a token,
-or a token file, to which such a token may be added later.
+Alertmanager calls this route as a webhook. The route requires the scope ``hook``, so that clients
+that may request predictions cannot roll back. A server has this route only if it has a token of
+this scope, or a token file, to which such a token may be added later.
 """
 
 import asyncio

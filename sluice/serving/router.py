@@ -1,8 +1,8 @@
 """Routes each request: sticky assignment to an arm, fallback to production, shadow requests.
 
 A request uses the routing table that was in force when it began, so replacing the table does not
-affect requests in progress. If the challenger fails, production answers in its place. The client
-does not see this fault, but it is counted for the challenger.
+affect requests in progress. If the challenger fails, production answers in its place, and the
+fault is counted for the challenger although the client does not see it.
 """
 
 import time
@@ -80,7 +80,7 @@ class Router:
         self.counters.set_split(table.compared_split, now=self._clock())
 
     def effective_split(self, split: TrafficSplit) -> TrafficSplit:
-        """Return the split, without its challenger if its lease has expired.
+        """Return the split, without the challenger if the lease has expired.
 
         An expired lease stays expired even if the clock is set back.
         """

@@ -147,7 +147,7 @@ def require_token_beyond_loopback(host: str, tokens: Tokens) -> None:
 def cleartext_warnings(host: str, tokens: Tokens) -> Iterator[str]:
     """Yield a warning if clients would send tokens over the network in clear text.
 
-    Call this only for a server without TLS.
+    Call this function only for a server without TLS.
 
     Args:
         host: Address to listen on.
@@ -182,7 +182,7 @@ class DrainingServer(uvicorn.Server):
         Args:
             config: Configuration of uvicorn.
             serving: State of the server.
-            listening_socket: Bound socket. The server closes it when it shuts down.
+            listening_socket: Bound socket. The server closes this socket at shutdown.
             connection_table: Open connections and their limits.
             on_ready: Called with the port once the server answers requests.
         """
