@@ -90,7 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._refusal: EarlyResponse | None = None  # set before _RefusedError is raised
         self._is_evicted = False
-        self._is_in_message = False
+        self._is_in_message = False  # True from the first to the last byte of a request
         self._num_pending_bytes = 0  # bytes received since the last complete header or body
         self._num_head_bytes = 0
         self._num_headers = 0

@@ -211,7 +211,7 @@ class ServingSettings(Settings):
         ge=0.01,
         le=3600,
         description="Delay before a model that failed to load is loaded again [s]. For a "
-        "challenger it doubles with each further failure, up to 64 times this value.",
+        "challenger the delay doubles with each further failure, up to 64 times this value.",
     )
     rollback_cooldown_s: float = Field(
         600.0,

@@ -25,7 +25,7 @@ from sluice.serving.table_building import LoadModel, build_routing_table
 from sluice.serving.traffic_split import TrafficSplitSource, is_newer
 
 LOADING_PROBLEM = "The challenger is still loading; production serves alone."
-"""Problem that is reported while a challenger loads. It is harmless unless it persists."""
+"""Problem that is reported while a challenger loads. The problem is harmless unless it persists."""
 
 _MAX_BACKOFF = 64
 """Maximum delay before another attempt to load a challenger that failed repeatedly [multiples of

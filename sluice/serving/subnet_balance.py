@@ -56,8 +56,8 @@ class SubnetBalance:
         other_arm: ArmName = "production" if arm == "challenger" else "challenger"
         key = (subnet, arm)
         self._num_requests[key] = self._num_requests.get(key, 0) + 1
-        std = math.sqrt(arm_share * (1 - arm_share) * self._num_users.get(subnet, 0))
-        num_by_chance = max_per_client * max(1.0, _MAX_DEVIATION * std)
+        std_users = math.sqrt(arm_share * (1 - arm_share) * self._num_users.get(subnet, 0))
+        num_by_chance = max_per_client * max(1.0, _MAX_DEVIATION * std_users)
         num_in_proportion = (
             arm_share / (1 - arm_share) * self._num_requests.get((subnet, other_arm), 0)
         )

@@ -87,7 +87,7 @@ class Tokens:
             scope: Scope of the route.
 
         Raises:
-            Unauthorized: The token is missing, has another scheme, or is unknown.
+            Unauthorized: The header is missing, has another scheme, or has an unknown token.
             Forbidden: The token is known, but lacks this scope.
         """
         if scope in self.open_scopes:
