@@ -124,7 +124,7 @@ class Rehearsal(Record):
 
     @property
     def remedy(self) -> str:
-        """What to do after an unexpected result; empty when it was as expected.
+        """What to do after an unexpected result; empty after the expected result.
 
         The remedy of the last transition is not used. It is meant for a rollout to real users, such
         as 'Resume or abort the rollout', but the sandbox is removed at the end.

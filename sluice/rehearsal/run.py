@@ -310,19 +310,19 @@ class _RehearsalRun:
         )
 
     def _record(self, transition: Transition) -> None:
-        rollout, window, drift = transition.rollout, transition.window, transition.drift
-        if window is None:
+        rollout, counts, drift = transition.rollout, transition.window, transition.drift
+        if counts is None:
             return
-        is_known = drift is not None and not math.isnan(drift.distance)
+        is_measured = drift is not None and not math.isnan(drift.distance)
         self.samples.append(
             RehearsalSample(
                 at_s=(transition.at - rollout.started_at).total_seconds(),
                 share=rollout.share,
                 step=rollout.step,
-                challenger=window.challenger.requests,
-                production=window.production.requests,
+                challenger=counts.challenger.requests,
+                production=counts.production.requests,
                 evidence={reading.guard: reading.evidence for reading in transition.guards},
-                distance=drift.distance if drift is not None and is_known else None,
+                distance=drift.distance if drift is not None and is_measured else None,
             )
         )
 

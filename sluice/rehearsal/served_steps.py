@@ -52,18 +52,18 @@ def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:
     }
     steps: dict[int, ServedStep] = {}
     for transition in transitions:
-        window = transition.window
-        if window is None or window.epoch not in rollout_by_epoch:
+        counts = transition.window
+        if counts is None or counts.epoch not in rollout_by_epoch:
             continue
-        rollout = rollout_by_epoch[window.epoch]
+        rollout = rollout_by_epoch[counts.epoch]
         step = rollout.current_step
-        steps[window.epoch] = ServedStep(
+        steps[counts.epoch] = ServedStep(
             number=rollout.step + 1,
             share=step.share,
-            served_share=step.share if step.is_shadowed else window.served_share,
+            served_share=step.share if step.is_shadowed else counts.served_share,
             is_shadowed=step.is_shadowed,
-            challenger_requests=window.challenger.requests,
-            production_requests=window.production.requests,
+            challenger_requests=counts.challenger.requests,
+            production_requests=counts.production.requests,
             since=rollout.step_since,
             until=transition.at,
             strongest_reading=max(

@@ -132,10 +132,10 @@ class _Connection:
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         self.writer.write(head.encode() + body)
-        response = (await self.reader.readuntil(b"\r\n\r\n")).lower()
-        length = response.partition(b"content-length:")[2].partition(b"\r\n")[0]
-        await self.reader.readexactly(int(length))
-        return int(response.split(b" ", 2)[1])
+        response_head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+        body_length = response_head.partition(b"content-length:")[2].partition(b"\r\n")[0]
+        await self.reader.readexactly(int(body_length))
+        return int(response_head.split(b" ", 2)[1])
 
     def close(self) -> None:
         self.writer.close()

@@ -57,29 +57,29 @@ def labelled_losses(
         return None
     row_range = RowRange(start=row_pairs[0][0], stop=row_pairs[-1][0] + 1)
     examples = workload.examples(frame, row_range)
-    example_of_row = {row: n for n, row in enumerate(examples.rows.tolist())}
+    index_by_row = {row: index for index, row in enumerate(examples.rows.tolist())}
     # A workload may omit rows.
-    row_pairs = [(row, pair) for row, pair in row_pairs if row in example_of_row]
+    row_pairs = [(row, pair) for row, pair in row_pairs if row in index_by_row]
     if not row_pairs:
         return None
     rows_P = np.array([row for row, _ in row_pairs])
-    y = examples.targets[[example_of_row[row] for row, _ in row_pairs]]
-    window = digest_json({"rollout": rollout.id, "rows": digest_frame(frame.iloc[rows_P])})
-    cluster = workload.cluster_column
+    y = examples.targets[[index_by_row[row] for row, _ in row_pairs]]
+    window_digest = digest_json({"rollout": rollout.id, "rows": digest_frame(frame.iloc[rows_P])})
+    cluster_column = workload.cluster_column
 
     def loss_table(arm: ArmName, subject: str) -> LossTable:
         output_PMO = _stack_outputs([getattr(pair, arm) for _, pair in row_pairs], arm)
         losses = [_losses(workload, output_PO, y) for output_PO in output_PMO.swapaxes(0, 1)]
         return LossTable(
             subject=subject,
-            window=window,
+            window=window_digest,
             seeds=tuple(range(len(losses))),
             fold_N=np.zeros(len(rows_P), np.int64),
             label_N=row_labels(frame.index[rows_P]),
             loss_SN=np.stack(losses),
             cluster_N=None
-            if cluster is None
-            else frame[cluster].iloc[rows_P].astype(str).to_numpy(np.str_),
+            if cluster_column is None
+            else frame[cluster_column].iloc[rows_P].astype(str).to_numpy(np.str_),
         )
 
     return (

@@ -120,15 +120,17 @@ def _grid(span_s: float, y_at: Callable[[float], float]) -> list[str]:
             f'<text x="{_LEFT_MARGIN - 8}" y="{line_y + 4:.1f}" text-anchor="end">'
             f"{percent} %</text>"
         )
-    tick_s = next((tick for tick in _TICKS_S if span_s / tick <= _MAX_TICKS), None)
-    if tick_s is None:
-        tick_s = _DAY_S * max(1, round(span_s / _DAY_S / _MAX_TICKS + 0.5))
-    for number in range(int(span_s // tick_s) + 1):
-        label_x = _LEFT_MARGIN + number * tick_s / span_s * (_WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN)
+    tick_interval_s = next((tick for tick in _TICKS_S if span_s / tick <= _MAX_TICKS), None)
+    if tick_interval_s is None:
+        tick_interval_s = _DAY_S * max(1, round(span_s / _DAY_S / _MAX_TICKS + 0.5))
+    for number in range(int(span_s // tick_interval_s) + 1):
+        label_x = _LEFT_MARGIN + number * tick_interval_s / span_s * (
+            _WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN
+        )
         anchor = "start" if number == 0 else "end" if label_x > _WIDTH - 40 else "middle"
         parts.append(
             f'<text x="{label_x:.1f}" y="{y_at(0) + 22:.1f}" text-anchor="{anchor}">'
-            f"{format_duration(number * tick_s)}</text>"
+            f"{format_duration(number * tick_interval_s)}</text>"
         )
     return parts
 
