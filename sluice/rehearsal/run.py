@@ -68,7 +68,7 @@ _LOAD_ALLOWANCE_S = 60.0
 is needed to load the challenger and to restart it after crashes. With the fault ``no_traffic`` the
 rollout ends by the timeout of the step, so nothing is added to the time limit of steps."""
 _NUM_LABEL_BATCHES = 24
-"""Number of times that labels arrive in a rehearsal."""
+"""Number of times that the promotion gate gets new labels within the planned duration."""
 
 
 def rehearse(
@@ -287,7 +287,7 @@ class _RehearsalRun:
         transition = try_reconcile(ledger, model, now=_now())
         if transition is None:
             return False
-        self._record(transition)
+        self._record_sample(transition)
         if transition.rollout.phase == "awaiting_promotion":
             transition = ledger.finish_rollout(model, actor=ACTOR, store=self.sandbox.store)
         self._report_status(transition)
@@ -309,7 +309,7 @@ class _RehearsalRun:
             _now(),
         )
 
-    def _record(self, transition: Transition) -> None:
+    def _record_sample(self, transition: Transition) -> None:
         rollout, counts, drift = transition.rollout, transition.window, transition.drift
         if counts is None:
             return

@@ -44,7 +44,7 @@ class ArmCounts(Record):
 
 
 class EvidenceCounts(Record):
-    """The part of the counts that is evidence: faults that only one arm has.
+    """The part of the counts that is evidence: compared requests, and faults of only one arm.
 
     A fault is not evidence if the other arm failed on the same request as well, or if the client
     has reached its limit of faults. Timeouts and slow responses of production are evidence even if

@@ -97,8 +97,8 @@ def find_first_unseen(members: Sequence[Member], frame: pd.DataFrame, *, horizon
     Raises:
         ContractError: A member was trained on a table with another kind of index.
     """
-    last_trained = max(position_through(frame.index, member.trained_through) for member in members)
-    return last_trained + horizon_rows + 1
+    last_position = max(position_through(frame.index, member.trained_through) for member in members)
+    return last_position + horizon_rows + 1
 
 
 def pairs_by_position(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[int, Sample]:

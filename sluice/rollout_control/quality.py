@@ -3,11 +3,11 @@
 After each ``quality_rows`` newly labelled rows, the gate decides on all labelled rows of the
 rollout so far. All decisions of a rollout share the gate's alpha: decision k spends
 alpha * k**-1.6 / zeta(1.6), as for repeated attempts on one evaluation window. These terms sum to
-alpha. This bounds the probabilities of two errors for any number of decisions, even if the
-decisions are correlated:
+alpha. So each of two errors has a probability of at most alpha for any number of decisions, even if
+the decisions are correlated:
 
-- A challenger with at least the required gain (0 by default) is rejected: at most alpha.
-- A challenger with at most the required gain is promoted: at most alpha.
+- A challenger with at least the required gain (0 by default) is rejected.
+- A challenger with at most the required gain is promoted.
 """
 
 from collections.abc import Sequence
