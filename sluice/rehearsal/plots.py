@@ -1,7 +1,4 @@
-"""Plots of a rehearsal: the traffic split and the evidence over time.
-
-Each function returns the bytes of a PNG.
-"""
+"""Plots of a rehearsal as PNG files: the traffic split and the evidence over time."""
 
 import math
 from typing import TYPE_CHECKING
@@ -124,7 +121,7 @@ def _maximum_label(values: list[float]) -> str:
     if not values:
         return "not measured"
     if max(values) <= _FLOOR:
-        return f"below {_FLOOR:g} times the limit"
+        return f"at most {_FLOOR:g} times the limit"
     bound = "at most" if max(values) < _CEILING else "at least"
     return f"{bound} {max(values):.2g} times the limit"
 

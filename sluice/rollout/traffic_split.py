@@ -19,7 +19,7 @@ class TrafficSplit(Record):
     epoch: int = Field(
         ge=0,
         description="Number of times that this model's split has changed, including moves of "
-        "production. It never decreases.",
+        "production. This number never decreases.",
     )
     production: str = Field(description="Candidate digest of the production version.")
     rollout: str | None = Field(
@@ -84,8 +84,8 @@ def split_in_force(
     """Return the split in force, from the model's last rollout and its production pointer.
 
     The epoch is the number of moves of the pointer plus the number of changes by rollouts. Neither
-    number decreases. So a manual promotion during a rollout also increases the epoch. It ends the
-    traffic of the challenger.
+    number decreases. So a manual promotion during a rollout also increases the epoch. The promotion
+    ends the traffic of the challenger.
 
     Args:
         rollout: Last rollout of the model; None without one.

@@ -280,8 +280,7 @@ def _counts(counts: ArmCounts) -> list[str]:
 def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | None) -> str:
     held_out_text = (
         "<p>The distance between the predictions of both models on held-out rows was not "
-        "measured, so live predictions "
-        "were not compared.</p>"
+        "measured, so live predictions were not compared.</p>"
         if agreement is None
         else f"<p>On {agreement.rows:,} held-out rows the predictions differ by "
         f"{agreement.difference:.4g} on average; the standard deviation of production's "

@@ -64,7 +64,7 @@ def evaluate_live_quality(
     earlier_verdicts = ledger.observations.quality(rollout.id)
     if tables is None or not _is_due(tables[0], earlier_verdicts, rollout.settings.quality_rows):
         return None
-    verdict = judge_quality(
+    verdict = decide_on_quality(
         *tables,
         gate,
         earlier_verdicts=earlier_verdicts,
@@ -84,7 +84,7 @@ def evaluate_live_quality(
     return verdict
 
 
-def judge_quality(
+def decide_on_quality(
     challenger: LossTable,
     production: LossTable,
     gate: GateSettings,

@@ -89,7 +89,7 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration in its largest one or two units.
+    """Format a duration with its one or two largest units.
 
     >>> [format_duration(seconds) for seconds in (42, 90, 600, 5400, 200_000)]
     ['42 s', '1 min 30 s', '10 min', '1 h 30 min', '2 d 7 h']
@@ -140,12 +140,12 @@ def _assign_lanes(x_positions: Sequence[float]) -> list[int]:
 
     A mark that overlaps in all lanes gets the lane whose last mark is farthest away.
     """
-    last_x = [-math.inf] * _MAX_LANES
+    last_x_by_lane = [-math.inf] * _MAX_LANES
     lanes = []
     for x in x_positions:
-        lane = next((n for n in range(_MAX_LANES) if x - last_x[n] > _LANE_HEIGHT), None)
-        lanes.append(last_x.index(min(last_x)) if lane is None else lane)
-        last_x[lanes[-1]] = x
+        lane = next((n for n in range(_MAX_LANES) if x - last_x_by_lane[n] > _LANE_HEIGHT), None)
+        lanes.append(last_x_by_lane.index(min(last_x_by_lane)) if lane is None else lane)
+        last_x_by_lane[lanes[-1]] = x
     return lanes
 
 

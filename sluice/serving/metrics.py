@@ -139,7 +139,7 @@ class Metrics:
         counter.inc()
         self._route_seconds[route_label].observe(seconds)
 
-    def count(self, arm: ArmName, *, seconds: float, fault: RequestFault | None) -> None:
+    def count_prediction(self, arm: ArmName, *, seconds: float, fault: RequestFault | None) -> None:
         """Count one prediction that was routed to an arm."""
         self._arm_requests[arm].inc()
         self._arm_seconds[arm].observe(seconds)

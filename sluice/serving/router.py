@@ -244,5 +244,5 @@ class Router:
             address=context.address,
             is_in_p95=is_compared,
         )
-        self._metrics.count(arm, seconds=result.seconds, fault=result.fault)
+        self._metrics.count_prediction(arm, seconds=result.seconds, fault=result.fault)
         return self._comparison.guard_faults(result) if is_compared else NO_FAULTS
