@@ -26,7 +26,7 @@ EXPECTED_END: dict[InjectedFault, RehearsalEnd] = {
 _FAULT_MARKERS: dict[InjectedFault, tuple[str, ...]] = {
     "none": ("",),
     "errors": ("errors in",),
-    "latency": ("slower than", "after the deadline"),
+    "latency": ("above the latency limit", "after the deadline"),
     "nan": ("NaN or infinity",),
     "drift": ("differ too much from production's",),
     "quality": ("Labelled rows show that the challenger is worse",),
