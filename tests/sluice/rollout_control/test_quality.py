@@ -13,7 +13,7 @@ from sluice.evaluation.settings import GateSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout_control.controller import reconcile
-from sluice.rollout_control.quality import evaluate_live_quality, decide_on_quality
+from sluice.rollout_control.quality import decide_on_quality, evaluate_live_quality
 from sluice.verdicts.verdict import Verdict
 from tests.sluice.registry.ledger_samples import MODEL
 from tests.sluice.rollout_control.controller_samples import (
