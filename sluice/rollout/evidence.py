@@ -1,9 +1,9 @@
 """Anytime-valid evidence that the challenger is worse: one e-process for each guard.
 
-If the arms are equally good, the probability that a faulty response is the challenger's equals the
-challenger's share of the requests, even while both arms have many faults. So the test compares the
-challenger's part of all faulty responses with this share, and not the fault rates. Each server is
-tested separately, because servers differ in load, and some may have no challenger.
+If the arms are equally good, a faulty response is the challenger's with a probability that equals
+the challenger's share of the requests. This holds even while both arms have many faults. So the
+test compares the challenger's share of all faulty responses with this probability, and not the
+fault rates. Each server is tested separately: servers differ in load, and some have no challenger.
 """
 
 import math

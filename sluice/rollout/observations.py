@@ -91,8 +91,8 @@ class TrafficCounts(Record):
     shadow_dropped: int = Field(
         0,
         ge=0,
-        description="Number of shadow requests, and of repetitions of failed requests on the other "
-        "arm, that were dropped because the queue was full or requests of users had priority.",
+        description="Number of dropped shadow requests, and of failed requests that were not "
+        "repeated on the other arm, because the queue was full or user requests had priority.",
     )
     servers: dict[str, BothArms] = Field(
         default_factory=dict,

@@ -1,8 +1,8 @@
 """Compares how much the predictions of both arms differ on held-out rows and on live requests.
 
 The predictions of two good models differ, and held-out rows show by how much. If the difference is
-several times as large on live requests, the live inputs are probably processed differently from the
-training inputs, for example with another unit, column order or normaliser.
+several times as large on live requests, the live inputs probably differ from the training inputs.
+For example, they have another unit, column order or normaliser.
 
 Shape legend: N = rows, O = outputs, C = clients.
 """

@@ -1,11 +1,11 @@
 """Admission control: limits how much of a server the clients with one token may use.
 
 Three resources are limited: the rate of predictions, the memory of request bodies being read,
-and the number of concurrent predictions. If there are several tokens, a token may use memory and
-concurrent predictions only while it leaves at least the same amount free for the others (a
-dynamic threshold). Then one greedy token gets half of the resource, and two greedy tokens together
-get two thirds. A single token gets everything. Several clients may share a token, so a stalled body
-is dropped when another body of its token needs the memory.
+and the number of concurrent predictions. If there are several tokens, memory and concurrent
+predictions have a dynamic threshold: a token may use only as much as it leaves free for the other
+tokens. Then one greedy token gets half of the resource, and two greedy tokens together get two
+thirds. A single token gets everything. Several clients may share a token, so a stalled body is
+dropped when another body of its token needs the memory.
 
 Source:
     A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet

@@ -104,9 +104,9 @@ def _load(request: bytes) -> "ServedModel":
 def _warm_up(pipe: "Connection[bytes, bytes]", model: "ServedModel") -> None:
     """Predict once, because the first prediction of a process takes 200 to 900 ms.
 
-    Without this call, the first request of a user and the requests queued behind it would be slow,
-    and the guards would count this delay against a healthy challenger. The call uses the same
-    thread and code path as real requests. Its result is ignored: the guards count real requests.
+    Without this call, the first request of a user and the requests queued behind it would be slow.
+    The guards would count this delay against a healthy challenger. The call uses the same thread
+    and code path as real requests. Its result is ignored: the guards count real requests.
     """
     from sluice.serving import wire_protocol
     from sluice.serving.warm_up import warm_up_inputs

@@ -142,8 +142,8 @@ class ArmComparison:
     def can_repeat(self, faults: GuardFaults, context: RequestContext) -> bool:
         """Return whether a request may be repeated on the other arm.
 
-        The request must have faults, a rollout must be in progress, and there must be room in the
-        background queue and in the client's part of the queue. A failed request for which the
+        The request must have faults, and a rollout must be in progress. There must also be room in
+        the background queue and in the client's part of the queue. A failed request for which the
         queue has no room is counted as dropped.
         """
         if not faults or context.compared_split.rollout is None:

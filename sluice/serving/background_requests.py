@@ -1,7 +1,7 @@
 """Requests that an arm computes in the background, without a client that waits for them.
 
-These are shadow requests, faulty requests that are repeated on the other arm, and sampled requests,
-for which the prediction of the other arm or the embedding is computed.
+There are three kinds: shadow requests, faulty requests that are repeated on the other arm, and
+sampled requests. For a sampled request, the other arm predicts, or the embedding is computed.
 
 Shape legend: N = elements of a request, E = width of an embedding.
 """

@@ -22,8 +22,8 @@ PERIOD_S = 300.0
 
 BREACH_FAULTS = 40
 """Number of faults of an arm that suffices for a breach. The limit per client is this number
-divided by the number of clients of the smaller arm, so that the clients of each arm together can
-reach it."""
+divided by the number of clients of the smaller arm. So the clients of each arm together can reach
+this number."""
 
 _TYPICAL_QUANTILE = 0.9
 """A client is typical if its number of requests (or faults) is at most this quantile of the numbers
@@ -167,8 +167,8 @@ class ClientLimits:
         """Return the number of clients of the arm that has fewer clients.
 
         If an arm has fewer clients than expected from its share, the expected number is used. At
-        the start of a step few clients have sent a request, and the first client of an arm must not
-        have the limit of the whole arm.
+        the start of a step few clients have sent a request. The first client of an arm must not get
+        the limit of the whole arm.
         """
         challenger, production = self.num_clients("challenger"), self.num_clients("production")
         num_expected = share * (challenger + production)

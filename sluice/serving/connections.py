@@ -9,9 +9,9 @@ A connection is in one of three states:
 
 If a new connection would exceed a limit, the connection that has been waiting longest is closed;
 if no connection waits, the connection that has been sending longest. Silent or slow connections
-thus cannot lock out other clients, because a client that sends its request without pauses is
-waiting and sending only for a short time. A connection in the complete state is never closed for a
-new connection.
+thus cannot lock out other clients. A client that sends its request without pauses is waiting and
+sending only for a short time. A connection in the complete state is never closed for a new
+connection.
 """
 
 import itertools

@@ -1,9 +1,9 @@
 """Executes each rollback that an alert requests once, and records the rollback in the ledger.
 
 An alert is sent repeatedly while it fires, possibly by several senders at once. Each rollback
-stores the key of its alert in the ledger, and an alert whose key is found there does not cause the
-same kind of rollback again. During a cooldown after a rollback, no alert moves production, because
-the cause of the alert is probably the state that the rollback has just ended. If an alert about
+stores the key of its alert in the ledger. An alert whose key is found there does not cause the same
+kind of rollback again. During a cooldown after a rollback, no alert moves production, because the
+cause of the alert is probably the state that the rollback has just ended. If an alert about
 production aborted a rollout and still fires after the cooldown, the rollout was not the cause, and
 production is rolled back.
 """

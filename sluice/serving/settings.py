@@ -150,10 +150,10 @@ class ServingSettings(Settings):
         32,
         ge=1,
         le=100_000,
-        description="Maximum number of background requests in progress. These are shadow requests, "
-        "faulty requests that are repeated on the other arm to compare the arms, and sampled "
-        "requests, for which the prediction of the other arm or the embedding is computed. Further "
-        "requests are dropped.",
+        description="Maximum number of background requests in progress; further requests are "
+        "dropped. Background requests are shadow requests, faulty requests that are repeated on "
+        "the other arm to compare the arms, and sampled requests. For a sampled request, the other "
+        "arm predicts, or the embedding is computed.",
     )
     shadow_deadline_s: float = Field(
         1.0,

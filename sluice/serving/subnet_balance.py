@@ -35,8 +35,8 @@ class SubnetBalance:
     ) -> bool:
         """Count a request, and return whether it may be compared.
 
-        A request may be compared if the compared requests of its subnet on this arm are in
-        proportion to the requests of the subnet on the other arm.
+        The number of compared requests of a subnet on this arm must be in proportion to the number
+        of its requests on the other arm.
 
         Args:
             arm: Arm that the request was routed to.
