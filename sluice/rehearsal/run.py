@@ -400,8 +400,8 @@ def _duration_s(
 ) -> float:
     """Return the time from the rollout's start to its end, or to the rehearsal's time limit [s]."""
     has_timed_out = _rehearsal_end(rollout) == "timed_out"
-    end = ended_at if has_timed_out and ended_at is not None else last_transition_at
-    return (end - rollout.started_at).total_seconds()
+    end_time = ended_at if has_timed_out and ended_at is not None else last_transition_at
+    return (end_time - rollout.started_at).total_seconds()
 
 
 def _rehearsal_end(rollout: Rollout) -> RehearsalEnd:

@@ -105,8 +105,8 @@ class TrafficCounts(Record):
 
         Shadow requests count: in a step with shadow requests, the share is about one half.
         """
-        total = self.challenger.requests + self.production.requests
-        return self.challenger.requests / total if total else math.nan
+        num_requests = self.challenger.requests + self.production.requests
+        return self.challenger.requests / num_requests if num_requests else math.nan
 
     @property
     def arms_by_server(self) -> Mapping[str, BothArms]:
@@ -172,5 +172,5 @@ def merge_counts(
 
 def _sum(counts: Iterable[ArmCounts]) -> ArmCounts:
     all_counts = list(counts)
-    names = ArmCounts.model_fields
-    return ArmCounts(**{name: sum(getattr(c, name) for c in all_counts) for name in names})
+    field_names = ArmCounts.model_fields
+    return ArmCounts(**{name: sum(getattr(c, name) for c in all_counts) for name in field_names})

@@ -177,8 +177,8 @@ def _require_phase(rollout: Rollout, participle: str, phases: tuple[RolloutPhase
         )
 
 
-def _with_changes(rollout: Rollout, **values: Any) -> Rollout:
-    return rollout.model_copy(update={"revision": rollout.revision + 1, **values})
+def _with_changes(rollout: Rollout, **changes: Any) -> Rollout:
+    return rollout.model_copy(update={"revision": rollout.revision + 1, **changes})
 
 
 def _step_timeout_at(settings: RolloutSettings, now: datetime) -> datetime:

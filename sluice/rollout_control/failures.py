@@ -104,18 +104,18 @@ def save_failures_suite(
         reasons = more_reasons | reasons  # a row keeps the reason of the strongest cause
     if not reasons:
         return _no_suite("no row that the challenger failed on has a key and is in the features")
-    name = f"rollout-{rollout.id[:8]}"
+    suite_name = f"rollout-{rollout.id[:8]}"
     labels = row_labels(frame.index)
-    rows = _existing_rows(library, name, frame) | {
+    rows = _existing_rows(library, suite_name, frame) | {
         str(labels[position]): reason for position, reason in reasons.items()
     }
     source = (
         f"rollout of {rollout.model} version {rollout.version} of {rollout.started_at:%Y-%m-%d}"
     )
-    entry = library.revise(failures_suite(name, rows, frame.index, source=source), at=now)
+    entry = library.revise(failures_suite(suite_name, rows, frame.index, source=source), at=now)
     return FailedRows(
         suite=entry,
-        reason=f"Version {entry.version} of suite '{name}' contains "
+        reason=f"Version {entry.version} of suite '{suite_name}' contains "
         f"{pluralize(entry.num_rows, 'row')} on which the challenger failed.",
     )
 
@@ -223,11 +223,11 @@ def _mean_output(outputs: Outputs | None) -> NDArray[np.float64]:
     return output
 
 
-def _existing_rows(library: SuiteLibrary, name: str, frame: pd.DataFrame) -> dict[str, str]:
+def _existing_rows(library: SuiteLibrary, suite_name: str, frame: pd.DataFrame) -> dict[str, str]:
     """Return the rows of the saved suite that are still in the frame."""
-    if name not in library.names():
+    if suite_name not in library.names():
         return {}
-    rows = library.load(name).suite.rows
+    rows = library.load(suite_name).suite.rows
     positions = find_positions([row.label for row in rows], frame.index)
     return {
         row.label: row.reason

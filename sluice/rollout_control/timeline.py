@@ -58,10 +58,10 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
         return _LEFT_MARGIN + min(max(fraction, 0.0), 1.0) * (_WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN)
 
     lanes = _assign_lanes([x_at(mark.time) for mark in marks])
-    top = 30 + (max(lanes) + 1) * _LANE_HEIGHT
+    plot_top = 30 + (max(lanes) + 1) * _LANE_HEIGHT
 
     def y_at(share: float) -> float:
-        return top + (1 - share) * _PLOT_HEIGHT
+        return plot_top + (1 - share) * _PLOT_HEIGHT
 
     step_ends = [*(x_at(mark.time) for mark in marks[1:]), x_at(until)]
     steps = [
@@ -72,20 +72,22 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
         f"{left:.1f},{level:.1f} {right:.1f},{level:.1f}" for left, right, level in steps
     )
     area_points = f"{steps[0][0]:.1f},{y_at(0):.1f} {line_points} {steps[-1][1]:.1f},{y_at(0):.1f}"
-    height = top + _PLOT_HEIGHT + _BOTTOM_MARGIN
-    parts = [
+    height = plot_top + _PLOT_HEIGHT + _BOTTOM_MARGIN
+    elements = [
         f'<svg class="timeline" viewBox="0 0 {_WIDTH} {height}" role="img" '
         'aria-label="share of the users over time">',
         *_grid(span_s, y_at),
         f'<polygon class="area" points="{area_points}"/>',
         f'<polyline class="share" points="{line_points}"/>',
         *(
-            _mark(number, mark, x_at(mark.time), top - 18 - lane * _LANE_HEIGHT, y_at(mark.share))
+            _mark(
+                number, mark, x_at(mark.time), plot_top - 18 - lane * _LANE_HEIGHT, y_at(mark.share)
+            )
             for number, (mark, lane) in enumerate(zip(marks, lanes, strict=True), start=1)
         ),
         "</svg>",
     ]
-    return "\n".join(parts)
+    return "\n".join(elements)
 
 
 def format_duration(seconds: float) -> str:
@@ -111,10 +113,10 @@ def format_duration(seconds: float) -> str:
 
 def _grid(span_s: float, y_at: Callable[[float], float]) -> list[str]:
     """Return the grid lines of the share, and the labels of both axes."""
-    parts = []
+    elements = []
     for percent in (0, 25, 50, 75, 100):
         line_y = y_at(percent / 100)
-        parts.append(
+        elements.append(
             f'<line class="grid" x1="{_LEFT_MARGIN}" x2="{_WIDTH - _RIGHT_MARGIN}" '
             f'y1="{line_y:.1f}" y2="{line_y:.1f}"/>'
             f'<text x="{_LEFT_MARGIN - 8}" y="{line_y + 4:.1f}" text-anchor="end">'
@@ -128,11 +130,11 @@ def _grid(span_s: float, y_at: Callable[[float], float]) -> list[str]:
             _WIDTH - _LEFT_MARGIN - _RIGHT_MARGIN
         )
         anchor = "start" if number == 0 else "end" if label_x > _WIDTH - 40 else "middle"
-        parts.append(
+        elements.append(
             f'<text x="{label_x:.1f}" y="{y_at(0) + 22:.1f}" text-anchor="{anchor}">'
             f"{format_duration(number * tick_interval_s)}</text>"
         )
-    return parts
+    return elements
 
 
 def _assign_lanes(x_positions: Sequence[float]) -> list[int]:

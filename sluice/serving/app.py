@@ -160,7 +160,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     allowed_methods = (error.headers or {}).get("Allow")
-    problem = ErrorResponse(
+    content = ErrorResponse(
         kind="unknown_route" if allowed_methods is None else "wrong_method",
         what=f"This route does not exist ({error.detail})."
         if allowed_methods is None
@@ -169,18 +169,18 @@ async def _routing_error(request: Request, error: Exception) -> Response:
         do="GET /openapi.json lists the routes.",
         trace=request_info(request).trace_id,
     )
-    return json_response(problem, status=error.status_code, headers=error.headers)
+    return json_response(content, status=error.status_code, headers=error.headers)
 
 
 async def _internal_error(request: Request, _: Exception) -> Response:
     info = request_info(request)
     # log.JsonLogHandler logs the error itself.
     info.log_fields["refused"] = "internal_error"
-    problem = ErrorResponse(
+    content = ErrorResponse(
         kind="internal_error",
         what="Internal error of the server.",
         why="",
         do="Report this trace id to the operator of the server; the server log contains the error.",
         trace=info.trace_id,
     )
-    return json_response(problem, status=500)
+    return json_response(content, status=500)

@@ -150,15 +150,16 @@ def read_request(
             f"This server does not serve the model {json.dumps(request.model)}; it serves {model}.",
             fix=f"Send the request with model {model}, or without model.",
         )
-    num_elements, name = len(request.elements), request.elements_field
+    num_elements, elements_name = len(request.elements), request.elements_field
     if num_elements > max_elements:
         raise PayloadTooLarge(
-            f"A request may have at most {max_elements} {name}, got {num_elements}.",
+            f"A request may have at most {max_elements} {elements_name}, got {num_elements}.",
             fix="Send several requests.",
         )
     if request.keys is not None and len(request.keys) != num_elements:
         raise InvalidInput(
-            f"keys must have as many entries as {name} ({num_elements}), got {len(request.keys)}.",
-            fix=f"Send one key for each of the {name}, or leave keys out.",
+            f"keys must have as many entries as {elements_name} ({num_elements}), got "
+            f"{len(request.keys)}.",
+            fix=f"Send one key for each of the {elements_name}, or leave keys out.",
         )
     return request

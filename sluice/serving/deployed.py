@@ -137,8 +137,8 @@ class DeployedModel:
         if self.codec is not None and count_elements(x) > self.codec.max_elements:
             # The batch contains several requests. It is split, so that its outputs need no more
             # memory than the outputs of one request.
-            parts = split_elements(x, self.codec.max_elements)
-            return np.concatenate([self.predict(part, pause) for part in parts], axis=1)
+            chunks = split_elements(x, self.codec.max_elements)
+            return np.concatenate([self.predict(chunk, pause) for chunk in chunks], axis=1)
         inputs = as_input(x)
         if self.codec is None and isinstance(inputs, torch.Tensor):
             inputs = inputs.to(self.input_dtype)

@@ -51,10 +51,10 @@ class EarlyResponse:
 
 def raw_response(response: EarlyResponse) -> bytes:
     """Return the bytes of a response, after which the connection is closed."""
-    problem = ErrorResponse(
+    content = ErrorResponse(
         kind=response.reason, what=response.what, why="", do=response.fix, trace=""
     )
-    body = problem.model_dump_json().encode()
+    body = content.model_dump_json().encode()
     phrase = http.HTTPStatus(response.status).phrase
     retry = "retry-after: 1\r\n" if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE else ""
     head = (

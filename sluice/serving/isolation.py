@@ -170,7 +170,11 @@ class Isolation:
             daemon=True,
         )
         self._supervisors = [
-            *((other, thread) for other, thread in self._supervisors if thread.is_alive()),
+            *(
+                (running_state, thread)
+                for running_state, thread in self._supervisors
+                if thread.is_alive()
+            ),
             (state, supervisor),
         ]
         supervisor.start()

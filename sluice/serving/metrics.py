@@ -131,11 +131,11 @@ class Metrics:
         """Count one HTTP response."""
         route_label = route if route in ROUTES else OTHER
         method_label = method if method in _METHODS else OTHER
-        key = (route_label, method_label, status)
-        counter = self._response_counters.get(key)
+        label_values = (route_label, method_label, status)
+        counter = self._response_counters.get(label_values)
         if counter is None:
             counter = self._requests.labels(route_label, method_label, str(status))
-            self._response_counters[key] = counter
+            self._response_counters[label_values] = counter
         counter.inc()
         self._route_seconds[route_label].observe(seconds)
 

@@ -61,12 +61,12 @@ def open_server(spec: ServerSpec, *, clock: Clock, log: Any) -> Iterator[Serving
         SluiceError: The ledger does not exist, no version is in production, or the production
             version does not load.
     """
-    key = None if spec.registry_key is None else SigningKey.read(spec.registry_key)
+    signing_key = None if spec.registry_key is None else SigningKey.read(spec.registry_key)
     loader = ledger_loader_spec(spec.registry_url, spec.model, spec.artifacts, code=spec.code)
     if spec.code == "stored":
         log.info("code", what="Versions are loaded with their stored code.")
     with (
-        RolloutLedger.open(spec.registry_url, clock=clock, create=False, key=key) as ledger,
+        RolloutLedger.open(spec.registry_url, clock=clock, create=False, key=signing_key) as ledger,
         Isolation(loader, spec.settings) as isolation,
     ):
         store = ArtifactStore(spec.artifacts)

@@ -54,15 +54,15 @@ class SubnetBalance:
             self._num_users[subnet] = self._num_users.get(subnet, 0) + 1
         arm_share = share if arm == "challenger" else 1 - share
         other_arm: ArmName = "production" if arm == "challenger" else "challenger"
-        key = (subnet, arm)
-        self._num_requests[key] = self._num_requests.get(key, 0) + 1
+        subnet_and_arm = (subnet, arm)
+        self._num_requests[subnet_and_arm] = self._num_requests.get(subnet_and_arm, 0) + 1
         std_users = math.sqrt(arm_share * (1 - arm_share) * self._num_users.get(subnet, 0))
         num_by_chance = max_per_client * max(1.0, _MAX_DEVIATION * std_users)
         num_in_proportion = (
             arm_share / (1 - arm_share) * self._num_requests.get((subnet, other_arm), 0)
         )
-        num_compared = self._num_compared.get(key, 0)
+        num_compared = self._num_compared.get(subnet_and_arm, 0)
         if num_compared >= num_in_proportion + num_by_chance:
             return False
-        self._num_compared[key] = num_compared + 1
+        self._num_compared[subnet_and_arm] = num_compared + 1
         return True

@@ -147,8 +147,8 @@ def unpack_inputs(frame: bytes) -> ModelArrays:
                 raise InvalidFrame(
                     f"the array {name!r} has the dtype {dtype}, which is not allowed"
                 )
-            count = math.prod(shape)
-            array = np.frombuffer(frame, dtype, count=count, offset=start)
+            num_values = math.prod(shape)
+            array = np.frombuffer(frame, dtype, count=num_values, offset=start)
             arrays[name] = array.reshape(shape).copy()
             start += array.nbytes
     except (struct.error, ValueError, TypeError) as error:
