@@ -115,7 +115,7 @@ class ConnectionTable:
         self._metrics.connections_closed[reason].inc()
 
     def _evict(self, address: str | None) -> bool:
-        """Close the connection that has waited or sent longest; return False if there was none.
+        """Close the connection that has waited or sent longest; return False without one.
 
         If ``address`` is given, only a connection from this address is closed.
         """
