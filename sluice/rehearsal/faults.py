@@ -1,7 +1,7 @@
 """Faults of a rehearsal, injected into the networks of a loaded challenger.
 
-Only rehearsals inject them; other packages import their names. Whether an element is affected
-depends only on its bytes and the seed, and not on its batch, as with most real faults.
+Only rehearsals inject these faults; other packages import only the names. Which elements a fault
+affects depends only on their bytes and the seed, and not on their batch, as with most real faults.
 
 Shape legend: N = elements of a request, such as windows, O = outputs.
 """
@@ -69,11 +69,11 @@ class FaultPlan(Record):
 
 
 def inject_fault(deployed: DeployedModel, plan: FaultPlan) -> DeployedModel:
-    """Return the model with the planned fault if it is the challenger, else unchanged."""
+    """Return the challenger with the planned fault; return any other model unchanged."""
     if deployed.candidate != plan.challenger or plan.fault in ("none", "no_traffic"):
         return deployed
-    # A prediction is the mean over the networks. Drift and quality must therefore change all
-    # networks, while every other fault of one network affects the prediction.
+    # A prediction is the mean over the networks. A shift or noise in one network would therefore be
+    # too small. With the other faults, one faulty network suffices.
     affects_all = plan.fault in ("drift", "quality")
     networks = tuple(
         _FaultyNetwork(network, plan) if affects_all or index == 0 else network
@@ -100,16 +100,16 @@ class _FaultyNetwork(nn.Module):
             ctypes.string_at(0)  # reads address 0: a segmentation fault
         if plan.fault == "latency":
             time.sleep(_ADDED_LATENCY_S)
-        out: Tensor = self.network(x)
+        output: Tensor = self.network(x)
         if plan.fault == "nan":
-            out = out.clone()
-            out[torch.from_numpy(uniform_N < FAULTY_SHARE)] = torch.nan
+            output = output.clone()
+            output[torch.from_numpy(uniform_N < FAULTY_SHARE)] = torch.nan
         elif plan.fault == "drift":
-            out = out + _DRIFT_SHIFT_STDS * self._spread
+            output = output + _DRIFT_SHIFT_STDS * self._spread
         elif plan.fault == "quality":
             noise_N = [NormalDist().inv_cdf(value) for value in uniform_N]
-            out = out + _NOISE_STDS * self._spread * torch.tensor(noise_N).unsqueeze(-1)
-        return out
+            output = output + _NOISE_STDS * self._spread * torch.tensor(noise_N).unsqueeze(-1)
+        return output
 
 
 def _uniform_from_bytes(x: ModelArrays, *, seed: int) -> NDArray[np.float64]:

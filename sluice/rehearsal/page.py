@@ -51,7 +51,7 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
     verdict = "as expected" if rehearsal.is_as_expected else "not as expected"
     deviations = "".join(f"<p>{escape(text)}</p>" for text in rehearsal.deviations)
     remedy = f"<p>What to do: {escape(rehearsal.remedy)}</p>" if rehearsal.remedy else ""
-    parts = [
+    sections = [
         f"<h1>{escape(heading)} {tag(verdict, tone)}</h1>",
         f'<p class="soft">{rehearsal.started_at:%Y-%m-%d %H:%M:%S} UTC, seed {rehearsal.seed}; '
         f"{rehearsal.held_out_rows:,} held-out rows as live traffic to a real server. The "
@@ -66,21 +66,21 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
         f'<div class="card">{_steps(rehearsal)}</div>',
     ]
     if rehearsal.samples:
-        parts += [
+        sections += [
             "<h2>Evidence</h2>",
             _image(evidence_png(rehearsal), "evidence of each guard over time"),
         ]
-    parts += [
+    sections += [
         "<h2>Transitions</h2>",
         f'<div class="card">{_transitions(rehearsal)}</div>',
     ]
     if rehearsal.problems:
         note = "".join(f"<p>{escape(problem)}</p>" for problem in rehearsal.problems)
-        parts += [
+        sections += [
             "<h2>Problems that the server reported</h2>",
             f'<div class="card unsure">{note}</div>',
         ]
-    return html_page(heading, "\n".join(parts), style=_STYLE)
+    return html_page(heading, "\n".join(sections), style=_STYLE)
 
 
 def _transitions(rehearsal: Rehearsal) -> str:
@@ -99,8 +99,8 @@ def _transitions(rehearsal: Rehearsal) -> str:
                 escape(transition.reason),
             ]
         )
-    names = ("time [s]", "outcome", "share of users after", "challenger's requests", "reason")
-    return table(names, rows, numbers=frozenset({0, 2, 3}))
+    headings = ("time [s]", "outcome", "share of users after", "challenger's requests", "reason")
+    return table(headings, rows, numbers=frozenset({0, 2, 3}))
 
 
 def _steps(rehearsal: Rehearsal) -> str:
@@ -121,7 +121,7 @@ def _steps(rehearsal: Rehearsal) -> str:
         ]
         for step in steps
     ]
-    names = (
+    headings = (
         "step",
         "planned share",
         "served share",
@@ -136,7 +136,7 @@ def _steps(rehearsal: Rehearsal) -> str:
         "At 0 % only production answers users, at 100 % only the challenger. The other arm then "
         "gets shadow requests, which its column counts.</p>"
     )
-    return table(names, rows, numbers=frozenset(range(6))) + note
+    return table(headings, rows, numbers=frozenset(range(6))) + note
 
 
 def _describe_reading(reading: GuardReading | None) -> str:

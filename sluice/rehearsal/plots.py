@@ -1,7 +1,4 @@
-"""Plots of a rehearsal: the traffic split and the evidence over time.
-
-Each function returns the bytes of a PNG.
-"""
+"""Plots of a rehearsal as PNG files: the traffic split and the evidence over time."""
 
 import math
 from typing import TYPE_CHECKING
@@ -30,9 +27,9 @@ _END_COLOUR = {
     "timed_out": OUTCOME_COLOUR["INCONCLUSIVE"],
 }
 _FLOOR = 1e-3
-"""Minimum of the plotted evidence; smaller values are raised to it [multiples of the limit]."""
+"""Minimum of the plotted evidence [multiples of the limit]. Smaller values are plotted here."""
 _CEILING = 1e6
-"""Maximum of the plotted evidence [multiples of the limit]."""
+"""Maximum of the plotted evidence [multiples of the limit]. Larger values are plotted here."""
 _ROW_NAMES: dict[GuardName, str] = {
     "errors": "errors",
     "timeouts": "late",
@@ -48,12 +45,10 @@ def share_png(rehearsal: Rehearsal) -> bytes:
     times = [(t.at - transitions[0].at).total_seconds() for t in transitions]
     shares = [100 * t.rollout.users_share for t in transitions]
     colour = _END_COLOUR[rehearsal.ended]
-    end = max(times[-1], 1e-3)
-    axes.step(
-        [*times, 1.04 * end], [*shares, shares[-1]], where="post", color=VALIDATION, linewidth=2
-    )
+    end_s = 1.04 * max(times[-1], 1e-3)
+    axes.step([*times, end_s], [*shares, shares[-1]], where="post", color=VALIDATION, linewidth=2)
     axes.fill_between(
-        [*times, 1.04 * end],
+        [*times, end_s],
         [*shares, shares[-1]],
         step="post",
         color=VALIDATION,
@@ -70,7 +65,7 @@ def share_png(rehearsal: Rehearsal) -> bytes:
             )
     axes.axvline(times[-1], color=colour, linewidth=2)
     axes.set_ylim(0, 108)
-    axes.set_xlim(0, 1.04 * end)
+    axes.set_xlim(0, end_s)
     axes.set_xlabel("seconds since the rollout started")
     axes.set_ylabel("challenger's share [%]")
     headline = rehearsal.ended.replace("_", " ")
@@ -91,7 +86,7 @@ def evidence_figure(rehearsal: Rehearsal) -> "Figure":
     end_s = 1.04 * max([sample.at_s for sample in rehearsal.samples] + [1e-3])
     rows = _evidence_rows(rehearsal)
     figure, all_axes = new_stacked_axes(len(rows), height_in=0.9 + 0.62 * len(rows))
-    top = min(100 * max([1.0, *(value for _, points in rows for _, value in points)]), _CEILING)
+    y_max = min(100 * max([1.0, *(value for _, points in rows for _, value in points)]), _CEILING)
     for axes, (name, points) in zip(all_axes, rows, strict=True):
         times, values = [time for time, _ in points], [value for _, value in points]
         is_breached = bool(values) and max(values) >= 1
@@ -100,7 +95,7 @@ def evidence_figure(rehearsal: Rehearsal) -> "Figure":
         axes.plot(times, values, color=colour, linewidth=1.8)
         axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.set_yscale("log")
-        axes.set_ylim(0.5 * _FLOOR, top)
+        axes.set_ylim(0.5 * _FLOOR, y_max)
         axes.set_yticks([1], ["limit"])
         axes.minorticks_off()
         axes.set_xlim(0, end_s)
@@ -126,13 +121,13 @@ def _maximum_label(values: list[float]) -> str:
     if not values:
         return "not measured"
     if max(values) <= _FLOOR:
-        return f"below {_FLOOR:g} times the limit"
+        return f"at most {_FLOOR:g} times the limit"
     bound = "at most" if max(values) < _CEILING else "at least"
     return f"{bound} {max(values):.2g} times the limit"
 
 
 def _evidence_rows(rehearsal: Rehearsal) -> list[tuple[str, list[tuple[float, float]]]]:
-    """Return the name and points (seconds, multiple of the limit) of each guard and the drift."""
+    """Return name and points (seconds, multiple of the limit) of each guard and of the drift."""
 
     def clip(value: float) -> float:
         return min(max(value, _FLOOR), _CEILING) if math.isfinite(value) else _CEILING

@@ -49,11 +49,11 @@ class RequestRows:
     """Returns the fields of a request for a row of the frame, without user and key."""
 
     horizon_rows: int
-    """Number of following rows on which a row's target depends. The label arrives with the last of
-    them."""
+    """Number of following rows on which a row's target depends. The row's label arrives with the
+    last of these rows."""
 
     keys: tuple[str, ...]
-    """Key of each row, by which its label is joined to the predictions."""
+    """Index label of each row, which requests send as the key of the row."""
 
     _cached_fields: dict[int, RequestFields] = field(default_factory=dict)
     """Fields by index of the row, because a row is requested several times."""
@@ -84,8 +84,8 @@ def load_request_rows(version: Version, current_workload: Workload) -> RequestRo
     """Return the test rows of the last fold, with features from the version's workload.
 
     The rows come from the source of ``current_workload``. The version's own source is not used: the
-    author of an imported version could name any URL there, and this machine would send the values
-    of environment variables to it.
+    author of an imported version could set any URL as its source, and this machine would send the
+    values of environment variables to this URL.
 
     Args:
         version: The version.

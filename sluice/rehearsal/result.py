@@ -1,4 +1,4 @@
-"""Result of a rehearsal, compared with the expected one."""
+"""Result of a rehearsal, compared with the expected result."""
 
 from typing import Literal
 
@@ -26,7 +26,7 @@ EXPECTED_END: dict[InjectedFault, RehearsalEnd] = {
 _FAULT_MARKERS: dict[InjectedFault, tuple[str, ...]] = {
     "none": ("",),
     "errors": ("errors in",),
-    "latency": ("slower than", "after the deadline"),
+    "latency": ("above the latency limit", "after the deadline"),
     "nan": ("NaN or infinity",),
     "drift": ("differ too much from production's",),
     "quality": ("Labelled rows show that the challenger is worse",),
@@ -77,8 +77,8 @@ class Rehearsal(Record):
         "[s]."
     )
     sync_delay_s: float | None = Field(
-        description="Time from the rollout's end until the server applied it; None if it never "
-        "did [s]."
+        description="Time from the rollout's end until the server applied the final traffic split "
+        "[s]; None if it did not."
     )
     sent: int = Field(description="Number of sent requests.")
     answered: int
@@ -108,7 +108,7 @@ class Rehearsal(Record):
                 "Neither the reason nor the server's problems name the planted fault."
             )
         if self.sync_delay_s is None:
-            deviations.append("The server did not follow the last transition.")
+            deviations.append("The server did not apply the final traffic split.")
         if self.failed:
             deviations.append(
                 f"{pluralize(self.failed, 'request')} failed, the first with: {self.failure}"
@@ -124,7 +124,7 @@ class Rehearsal(Record):
 
     @property
     def remedy(self) -> str:
-        """What to do after an unexpected result; empty when it was as expected.
+        """What to do after an unexpected result; empty after the expected result.
 
         The remedy of the last transition is not used. It is meant for a rollout to real users, such
         as 'Resume or abort the rollout', but the sandbox is removed at the end.
@@ -147,9 +147,9 @@ class Rehearsal(Record):
             )
         if is_unexpected_end and self.ended == "promoted":
             return (
-                "The guards did not detect the fault. Rehearse again with more time. If it ends "
-                "the same way, compare rollout.alpha and rollout.odds_ratios with their defaults. "
-                f"Run: {longer_command}"
+                "The guards did not detect the fault. Rehearse again with more time. If the "
+                "rollout is promoted again, compare rollout.alpha and rollout.odds_ratios with "
+                f"their defaults. Run: {longer_command}"
             )
         if is_unexpected_end or not self._is_fault_named:
             cause = (
@@ -158,9 +158,9 @@ class Rehearsal(Record):
                 else "Something other than the planted fault"
             )
             return (
-                f"{cause} ended the rollout: see the reason and the server's problems. Rehearse "
-                "again when the machine is less busy. If it ends the same way, correct what they "
-                f"name: {command}"
+                f"{cause} ended the rollout: see the reason and the server's problems. Correct "
+                "the problem, or wait until the machine is less busy. Then rehearse again: "
+                f"{command}"
             )
         return (
             "The rollout ended as expected, but some requests got neither a response nor an error. "
@@ -176,14 +176,14 @@ class Rehearsal(Record):
 
     @property
     def _rate_note(self) -> str:
-        """Comparison of the measured rate of requests with the planned one, for ``remedy``."""
+        """Comparison of the measured rate of requests with the planned rate, for ``remedy``."""
         if self.fault == "no_traffic":
             return ""
         rate = self.sent / self.duration_s if self.duration_s else 0.0
         return (
             f"The server got {pluralize(self.sent, 'request')} in {self.duration_s:.0f} s, which "
             f"is {rate:.1f} per second; {RATE_PER_S:g} per second are planned. A busy machine "
-            "answers fewer. "
+            "answers fewer requests. "
         )
 
     @property
@@ -192,7 +192,7 @@ class Rehearsal(Record):
         sync_text = (
             ""
             if self.sync_delay_s is None
-            else (f", the server followed {self.sync_delay_s:.1f} s later")
+            else f", applied by the server {self.sync_delay_s:.1f} s later"
         )
         return (
             f"{self.fault}: {_END_TEXTS[self.ended]} after {self.duration_s:.1f} s{sync_text}; "

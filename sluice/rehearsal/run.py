@@ -59,15 +59,16 @@ _BATCH_ROWS = 256
 _WARM_UP_S = 0.5
 """Duration of the traffic to production alone, before the rollout starts [s]."""
 _MAX_SYNC_S = 15.0
-"""Maximum time from the end of the rollout until the server must have applied it [s]."""
+"""Maximum wait, after the end of the rollout, for the server to apply the final split [s]."""
 _COOL_DOWN_S = 1.0
-"""Duration of the traffic after the end of the rollout, when no request may fail either [s]."""
+"""Duration of the traffic after the server has applied the final split [s]. Failed requests in this
+time are deviations, too."""
 _LOAD_ALLOWANCE_S = 60.0
-"""Time that is added to the maximum duration for a busy machine, mainly to load the challenger and
-to restart it after crashes [s]. The fault ``no_traffic`` does not need it, because only the timeout
-of the step is awaited."""
+"""Time that is added to the time limits of the rehearsal and of each step [s]. On a busy machine it
+is needed to load the challenger and to restart it after crashes. With the fault ``no_traffic`` the
+rollout ends by the timeout of the step, so nothing is added to the time limit of steps."""
 _NUM_LABEL_BATCHES = 24
-"""Number of times that labels arrive in a rehearsal."""
+"""Number of times that the promotion gate gets new labels within the planned duration."""
 
 
 def rehearse(
@@ -88,11 +89,11 @@ def rehearse(
             shorter steps.
         ledger: The real registry, which is only read.
         store: The real artifact store, which is only read.
-        fault: Injected into the clone.
+        fault: Fault that is injected into the clone.
         seconds: Planned duration of a rollout without a fault [s].
         seed: Seeds the users and the inputs that the fault affects.
-        port: Port of the server; 0 takes a free one.
-        on_sample: Called after each check.
+        port: Port of the server; 0 takes a free port.
+        on_sample: Function that is called after each check.
 
     Raises:
         GateBlocked: No version is in production, or its receipts would not allow its promotion
@@ -177,15 +178,15 @@ def _require_labels(rows: RequestRows, min_labels: int) -> None:
     num_labelled = int(0.75 * len(rows.keys))
     if num_labelled < min_labels:
         raise ContractError(
-            f"To detect a worse model from labels the gate needs {min_labels} rows "
+            f"To detect a worse model from labels, the promotion gate needs {min_labels} rows "
             f"(gate.min_rows), but only about {num_labelled} of {len(rows.keys)} held-out rows "
-            "get their labels in time.",
+            "get their labels before its last decision.",
             fix="Rehearse another fault, or give the pipeline more rows.",
         )
 
 
 def _warm_up() -> None:
-    """Compare dummy losses once, before the traffic: imports and compilation take seconds."""
+    """Compare dummy losses once before the traffic: imports and compilation take seconds."""
     rng = np.random.default_rng(0)
 
     def losses() -> LossTable:
@@ -209,10 +210,10 @@ def _now() -> datetime:
 def _plan_fault(
     sandbox: Sandbox, rows: RequestRows, *, fault: InjectedFault, seed: int
 ) -> tuple[FaultPlan, PredictionAgreement]:
-    """Return the fault plan, and the distance of both models' predictions on held-out rows.
+    """Return the fault plan, and the distance between both models' predictions on held-out rows.
 
-    A model with the quality fault is worse on those rows as well; every other fault is absent
-    from the evaluation.
+    The challenger is evaluated with the fault ``quality``, because a worse model is worse on
+    held-out rows, too. It is evaluated without the other faults, which occur only in serving.
     """
     challenger = load_deployed(sandbox.challenger, sandbox.store)
     production_NO = _predict_all(load_deployed(sandbox.production, sandbox.store), rows)
@@ -233,7 +234,7 @@ def _predict_all(deployed: DeployedModel, rows: RequestRows) -> NDArray[np.float
 
 @dataclass(slots=True, kw_only=True)
 class _RehearsalRun:
-    """A rehearsal in progress: its parts, and what was observed so far."""
+    """A rehearsal in progress: its objects, its settings and the observations so far."""
 
     sandbox: Sandbox
     settings: PipelineSettings
@@ -246,12 +247,14 @@ class _RehearsalRun:
     samples: list[RehearsalSample] = field(default_factory=list)
     problems: tuple[str, ...] = ()
     sync_delay_s: float | None = None
-    labels_due_at: float = 0.0
+    next_labels_at: float = 0.0
+    """Time at which the promotion gate runs again [s, monotonic]."""
+
     ended_at: datetime | None = None
     """Time at which the rollout ended or the time limit of the rehearsal was reached."""
 
     def run_rollout(self, agreement: PredictionAgreement) -> None:
-        """Start the rollout, reconcile it until it ends, and wait for the server to follow."""
+        """Start the rollout, reconcile it until it ends, and wait for the server."""
         time.sleep(_WARM_UP_S)
         ledger, model = self.sandbox.ledger, self.settings.name
         ledger.start_rollout(
@@ -265,10 +268,10 @@ class _RehearsalRun:
             agreement=agreement,
         )
         deadline = time.monotonic() + 2 * self.seconds + _LOAD_ALLOWANCE_S
-        due_at = time.monotonic()
+        next_check_at = time.monotonic()
         while time.monotonic() < deadline:
-            due_at = max(due_at + RECONCILE_INTERVAL_S, time.monotonic())
-            time.sleep(max(0.0, due_at - time.monotonic()))
+            next_check_at = max(next_check_at + RECONCILE_INTERVAL_S, time.monotonic())
+            time.sleep(max(0.0, next_check_at - time.monotonic()))
             if self._reconcile():
                 break
         self.ended_at = _now()
@@ -278,23 +281,23 @@ class _RehearsalRun:
         self._report_status(None)
 
     def _reconcile(self) -> bool:
-        """Check the rollout once; return whether it is over, or paused until a person acts."""
+        """Check the rollout once; return whether it is over or paused."""
         self._evaluate_labels()
         ledger, model = self.sandbox.ledger, self.settings.name
         transition = try_reconcile(ledger, model, now=_now())
         if transition is None:
             return False
-        self._record(transition)
+        self._record_sample(transition)
         if transition.rollout.phase == "awaiting_promotion":
             transition = ledger.finish_rollout(model, actor=ACTOR, store=self.sandbox.store)
         self._report_status(transition)
         return transition.rollout.is_over or transition.rollout.phase == "paused"
 
     def _evaluate_labels(self) -> None:
-        """Run the gate on the requested rows whose labels have arrived, delayed by the horizon."""
-        if time.monotonic() < self.labels_due_at:
+        """Run the promotion gate on the requested rows whose labels have arrived, if it is time."""
+        if time.monotonic() < self.next_labels_at:
             return
-        self.labels_due_at = time.monotonic() + self.seconds / _NUM_LABEL_BATCHES
+        self.next_labels_at = time.monotonic() + self.seconds / _NUM_LABEL_BATCHES
         frame = self.rows.labelled_frame(self.traffic.counts.max_index)
         evaluate_live_quality(
             self.sandbox.ledger,
@@ -306,20 +309,20 @@ class _RehearsalRun:
             _now(),
         )
 
-    def _record(self, transition: Transition) -> None:
-        rollout, window, drift = transition.rollout, transition.window, transition.drift
-        if window is None:
+    def _record_sample(self, transition: Transition) -> None:
+        rollout, counts, drift = transition.rollout, transition.window, transition.drift
+        if counts is None:
             return
-        is_known = drift is not None and not math.isnan(drift.distance)
+        is_measured = drift is not None and not math.isnan(drift.distance)
         self.samples.append(
             RehearsalSample(
                 at_s=(transition.at - rollout.started_at).total_seconds(),
                 share=rollout.share,
                 step=rollout.step,
-                challenger=window.challenger.requests,
-                production=window.production.requests,
+                challenger=counts.challenger.requests,
+                production=counts.production.requests,
                 evidence={reading.guard: reading.evidence for reading in transition.guards},
-                distance=drift.distance if drift is not None and is_known else None,
+                distance=drift.distance if drift is not None and is_measured else None,
             )
         )
 
@@ -330,11 +333,11 @@ class _RehearsalRun:
         self.on_sample(status, self.traffic.counts, "" if drift is None else describe_drift(drift))
 
     def _wait_for_server(self) -> None:
-        """Wait until the server's state matches the end of the rollout."""
+        """Wait until the server has applied the final split, but at most ``_MAX_SYNC_S``."""
         ledger, model = self.sandbox.ledger, self.settings.name
         started_at = time.monotonic()
         split, production = ledger.traffic_split(model), ledger.production_number(model)
-        assert split is not None, "production does not change"
+        assert split is not None, "the sandbox has a production version"
         while time.monotonic() - started_at < _MAX_SYNC_S:
             servers = live_servers(ledger, model, now=_now())
             if servers and all(
@@ -348,7 +351,7 @@ class _RehearsalRun:
         """Return the result."""
         ledger = self.sandbox.ledger
         rollout = ledger.rollout(self.settings.name)
-        assert rollout is not None, "it was started"
+        assert rollout is not None, "the rollout was started"
         transitions = ledger.rollout_transitions(rollout.id)
         last_transition, counts = transitions[-1], self.traffic.counts
         status = read_status(ledger, self.settings.name, now=_now())
@@ -383,7 +386,7 @@ def merge_problems(
 ) -> tuple[str, ...]:
     """Return the problems that servers reported, each once.
 
-    The problem that a model is still being loaded is removed once no server reports it.
+    ``LOADING_PROBLEM`` is removed once no server reports it.
     """
     current_problems = [problem for server in servers for problem in server.problems]
     problems = dict.fromkeys([*earlier_problems, *current_problems])
@@ -397,8 +400,8 @@ def _duration_s(
 ) -> float:
     """Return the time from the rollout's start to its end, or to the rehearsal's time limit [s]."""
     has_timed_out = _rehearsal_end(rollout) == "timed_out"
-    end = ended_at if has_timed_out and ended_at is not None else last_transition_at
-    return (end - rollout.started_at).total_seconds()
+    end_time = ended_at if has_timed_out and ended_at is not None else last_transition_at
+    return (end_time - rollout.started_at).total_seconds()
 
 
 def _rehearsal_end(rollout: Rollout) -> RehearsalEnd:

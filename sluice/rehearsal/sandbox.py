@@ -1,4 +1,4 @@
-"""Separate registry for a rehearsal, with the production version and a clone of it.
+"""Separate registry for a rehearsal, with the production version and a clone of this version.
 
 The real registry is only read.
 """
@@ -106,8 +106,8 @@ def clone(lineage: Lineage) -> Lineage:
 
     Each network is registered under the next seed, so the clone is exactly as good as
     production. The only difference that the rollout can detect is the injected fault, and
-    without a fault the clone must be promoted. Another model, of older rows or fewer seeds,
-    might be worse, and the expected result would be unknown.
+    without a fault the clone must be promoted. Another model, for example from older rows, might
+    be worse, and the expected result would be unknown.
 
     Raises:
         ContractError: The version has only one seed.
@@ -123,13 +123,13 @@ def clone(lineage: Lineage) -> Lineage:
         raise ContractError(
             f"A rehearsal needs different networks of at least two seeds, got "
             f"{pluralize(len(seeds), 'seed')} of {lineage.model}.",
-            fix="Train with several seeds, which the gate requires anyway.",
+            fix="Train with several seeds, which the promotion gate requires as well.",
         )
     return cloned_lineage
 
 
 def _stand_in_receipt(lineage: Lineage, *, reference: str, at: datetime) -> Receipt:
-    """Return a promotion receipt for the sandbox only, in place of the gate's."""
+    """Return a promotion receipt for the sandbox, in place of a receipt of the promotion gate."""
     return Receipt(
         gate="promotion",
         outcome="PROMOTE",

@@ -1,4 +1,4 @@
-"""Steps of a rollout as they were served: shares, requests and the strongest guard reading."""
+"""Planned and measured shares, requests and the strongest guard reading of each rollout step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,24 +45,25 @@ def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:
     Args:
         transitions: All transitions of a rollout, oldest first.
     """
-    # State at the first transition of each epoch: of equal keys, the last value remains.
+    # State at the first transition of each epoch, which is the last one in reversed order: a dict
+    # keeps the last value of equal keys.
     rollout_by_epoch = {
         t.rollout.epoch: t.rollout for t in reversed(transitions) if not t.rollout.is_over
     }
     steps: dict[int, ServedStep] = {}
     for transition in transitions:
-        window = transition.window
-        if window is None or window.epoch not in rollout_by_epoch:
+        counts = transition.window
+        if counts is None or counts.epoch not in rollout_by_epoch:
             continue
-        rollout = rollout_by_epoch[window.epoch]
+        rollout = rollout_by_epoch[counts.epoch]
         step = rollout.current_step
-        steps[window.epoch] = ServedStep(
+        steps[counts.epoch] = ServedStep(
             number=rollout.step + 1,
             share=step.share,
-            served_share=step.share if step.is_shadowed else window.served_share,
+            served_share=step.share if step.is_shadowed else counts.served_share,
             is_shadowed=step.is_shadowed,
-            challenger_requests=window.challenger.requests,
-            production_requests=window.production.requests,
+            challenger_requests=counts.challenger.requests,
+            production_requests=counts.production.requests,
             since=rollout.step_since,
             until=transition.at,
             strongest_reading=max(

@@ -21,7 +21,7 @@ class ServerConfig(Record):
     registry_url: str
     artifacts: str = Field(description="Folder of the artifact store.")
     model: str
-    port: int = Field(description="Port to listen on; 0 takes a free one.")
+    port: int = Field(description="Port to listen on; 0 takes a free port.")
     serving: ServingSettings
     plan: FaultPlan
     log: str = Field(description="Log file of the server.")
@@ -34,8 +34,8 @@ def main(config: ServerConfig) -> None:
     try:
         _serve(config)
     except SluiceError as error:
-        parts = {"what": error.what, "cause": error.cause, "fix": error.fix}
-        print(json.dumps({"error": parts}), flush=True)
+        fields = {"what": error.what, "cause": error.cause, "fix": error.fix}
+        print(json.dumps({"error": fields}), flush=True)
         raise SystemExit(2) from None
 
 

@@ -15,7 +15,8 @@ from sluice.cluster.process import worker_sys_path
 if TYPE_CHECKING:
     from sluice.rehearsal.server import ServerConfig
 
-# Ctrl-C is sent to every process of the terminal; the rehearsal decides when its server ends.
+# The server ignores SIGINT, which Ctrl-C sends to every process of the terminal: the rehearsal ends
+# its server itself.
 _START_SCRIPT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -35,8 +36,9 @@ _MAX_STOP_S = 10.0
 def running_server(config: "ServerConfig") -> Iterator[Callable[[], int]]:
     """Start a server, yield a function that waits for its port, and end the server afterwards.
 
-    The function raises SettingsError with the server's message if the server cannot start, and
-    StorageError if it prints nothing within three minutes or ends without a message.
+    The yielded function returns the port. It raises SettingsError with the server's message if the
+    server cannot start, and StorageError if the server prints nothing within three minutes or ends
+    without a message.
     """
     start_code = _START_SCRIPT.format(path=worker_sys_path(), parent=os.getpid())
     process = subprocess.Popen(

@@ -6,8 +6,8 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
 
 MIN_SECONDS = 20.0
-"""Minimum planned duration of a rollout [s]. A shorter one would end before the first step had
-enough requests."""
+"""Minimum planned duration of a rollout [s]. In a shorter rollout no step would get enough
+requests."""
 MAX_SECONDS = 3600.0
 """Maximum planned duration of a rollout [s]."""
 RATE_PER_S = 40.0
@@ -15,7 +15,7 @@ RATE_PER_S = 40.0
 RECONCILE_INTERVAL_S = 0.5
 """Interval between two reconciliations of the rollout [s]."""
 FAULTY_SHARE = 0.2
-"""Share of the challenger's responses that are affected by the faults ``errors`` and ``nan``."""
+"""Share of the challenger's responses that the faults ``errors`` and ``nan`` affect."""
 _SYNC_LAG_S = 1.5
 """Time from a change of the traffic split until a check can read counts of the new step [s]."""
 
@@ -26,11 +26,11 @@ def shorten_steps(
     """Return settings with shorter steps; the guards stay the same.
 
     A step lasts at least until the challenger has the number of requests that
-    ``count_requests_to_breach`` returns: with fewer, no guard could trigger and passing the step
-    would prove nothing.
+    ``count_requests_to_breach`` returns. With fewer requests, no guard could trigger, and passing
+    the step would prove nothing.
 
-    The challenger is a clone, so labels cannot prove it better: no step waits for labels, and the
-    strategy ``ab`` becomes ``canary``. A REJECT still rolls back.
+    The challenger is a clone, so labels cannot prove that it is better. Therefore no step waits for
+    labels, and the strategy ``ab`` becomes ``canary``. A REJECT still rolls back.
 
     Args:
         pipeline_settings: Settings of the pipeline; None takes the default settings.
@@ -81,7 +81,7 @@ def count_requests_to_breach(settings: RolloutSettings, share: float) -> int:
 
 
 def shorten_intervals(pipeline_settings: ServingSettings) -> ServingSettings:
-    """Return settings of a server that syncs and reports several times a second."""
+    """Return settings of a server that reads the split and reports several times a second."""
     return pipeline_settings.model_copy(
         update={
             "poll_interval_s": 0.1,

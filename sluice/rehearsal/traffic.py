@@ -36,13 +36,13 @@ class TrafficGenerator:
     def __init__(
         self, rows: RequestRows, port: int, *, rate_per_s: float, seconds: float, seed: int
     ) -> None:
-        """Prepare the thread; it sends nothing before the context is entered.
+        """Prepare the thread; ``__enter__`` starts it.
 
         Args:
             rows: Rows to request; its methods build the bodies of the requests.
             port: Port on this machine.
-            rate_per_s: Request rate; 0 sends nothing [1/s].
-            seconds: Duration of one pass over the rows, which then repeats.
+            rate_per_s: Request rate [1/s]; 0 sends nothing.
+            seconds: Duration of one pass over the rows [s]. After it, the first row follows again.
             seed: Seeds the users.
         """
         self.counts = RequestCounts()
@@ -65,7 +65,7 @@ class TrafficGenerator:
         self.stop()
 
     def stop(self) -> None:
-        """Stop sending, and wait for the open requests."""
+        """Stop sending, and wait for the requests in progress."""
         self._stop_event.set()
         self._thread.join(_TIMEOUT_S + 5)
 
@@ -132,10 +132,10 @@ class _Connection:
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         self.writer.write(head.encode() + body)
-        response = (await self.reader.readuntil(b"\r\n\r\n")).lower()
-        length = response.partition(b"content-length:")[2].partition(b"\r\n")[0]
-        await self.reader.readexactly(int(length))
-        return int(response.split(b" ", 2)[1])
+        response_head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+        body_length = response_head.partition(b"content-length:")[2].partition(b"\r\n")[0]
+        await self.reader.readexactly(int(body_length))
+        return int(response_head.split(b" ", 2)[1])
 
     def close(self) -> None:
         self.writer.close()

@@ -115,8 +115,8 @@ class Assessment:
             outcome = "none yet" if self.quality is None else self.quality.outcome
             if outcome != "PROMOTE":
                 yield (
-                    "The step requires the verdict PROMOTE of the gate on labelled pairs; the "
-                    f"verdict is: {outcome}."
+                    "The step requires the verdict PROMOTE of the promotion gate on labelled "
+                    f"pairs; the verdict is: {outcome}."
                 )
 
 
@@ -147,7 +147,7 @@ def require_same_rollout(rollout: Rollout, traffic: TrafficCounts, quality: Verd
 
 def _describe_distance(drift: PredictionDrift) -> str:
     if math.isnan(drift.distance):
-        return f"it is not a number on {pluralize(drift.rows, 'request')}"
+        return f"it is NaN on {pluralize(drift.rows, 'request')}"
     return (
         f"distance {drift.distance:.4g}, limit {drift.limit:.4g}, on "
         f"{pluralize(drift.rows, 'request')}"

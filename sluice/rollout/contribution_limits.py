@@ -40,8 +40,9 @@ def _max_weight(counts: Sequence[int], *, max_share: float) -> float:
     num_unlimited_entries = sum(counts)
     for num_limited_origins, count in enumerate(counts):
         unlimited_share = 1 - num_limited_origins * max_share
-        weight = max_share * num_unlimited_entries / unlimited_share if unlimited_share > 0 else 0.0
-        if count <= weight:
-            return weight
+        limited_weight = max_share * num_unlimited_entries
+        max_weight = limited_weight / unlimited_share if unlimited_share > 0 else 0.0
+        if count <= max_weight:
+            return max_weight
         num_unlimited_entries -= count
     return float(counts[-1])  # reached only through rounding errors

@@ -1,9 +1,9 @@
 """Anytime-valid evidence that the challenger is worse: one e-process for each guard.
 
-If the arms are equally good, the probability that a faulty response is the challenger's equals the
-challenger's share of the requests, even while both arms have many faults. So the test compares the
-challenger's part of all faulty responses with this share, and not the fault rates. Each server is
-tested separately, because servers differ in load, and some may have no challenger.
+If the arms are equally good, a faulty response is the challenger's with a probability that equals
+the challenger's share of the requests. This holds even while both arms have many faults. So the
+test compares the challenger's share of all faulty responses with this probability, and not the
+fault rates. Each server is tested separately: servers differ in load, and some have no challenger.
 """
 
 import math
@@ -50,6 +50,7 @@ class HarmEvidence(Record):
 
     def e_value(self, guard: GuardName) -> float:
         """Return the e-value of one guard, summed over all odds ratios."""
+        # exp overflows above 709.
         return math.fsum(math.exp(min(log, 700.0)) for log in self.log_evidence[guard])
 
     @property
@@ -95,10 +96,14 @@ def update_evidence(
 ) -> HarmEvidence:
     """Return the evidence updated with the counts of one more check.
 
-    Only the increase of the counts since the last check is used, so no request counts twice. If a
-    count has decreased because a counter was restarted, the new counts add no evidence and become
-    the baseline; counts older than the last ones are ignored. If faults have increased by more than
-    requests, the counts are incomplete, and the increase is left for the next check.
+    Only the increase of the counts since the last check is used, so no request counts twice.
+    Exceptions:
+
+    - A count has decreased, and ``traffic`` is older than the last check: the evidence stays.
+    - A count has decreased for another reason, such as a restarted counter: the new counts add no
+      evidence, and the next increase is computed from them.
+    - Faults have increased by more than requests: the counts are incomplete, and the increase is
+      left for the next check.
 
     Args:
         evidence: Evidence after the last check.
@@ -163,12 +168,12 @@ def update_log_evidence(
     Assumes:
         Requests are routed to the arms at random, independently of their outcome. Then the
         challenger's faults on a server have a hypergeometric distribution, given the requests per
-        arm and the total faults, even if the fault rate changed meanwhile. The expectation of a
-        convex function is at most that for the binomial distribution (Hoeffding), so the binomial
-        distribution is conservative. With shadow traffic both arms get every request, and a fault
-        of only one arm is equally likely on either arm. Clients that know their arm and target it
-        violate this assumption. Therefore faults that both arms have are excluded, and the faults
-        of one client count up to a limit only (``EvidenceCounts``).
+        arm and the total faults, even if the fault rate changed meanwhile. Convex functions have
+        at most the expectation that they have under the binomial distribution (Hoeffding), so the
+        binomial distribution is conservative. With shadow traffic both arms get every request, and
+        a fault of only one arm is equally likely on either arm. Clients that know their arm and
+        attack it violate this assumption. Therefore faults that both arms have are excluded, and
+        the faults of one client count up to a limit only (``EvidenceCounts``).
 
     Source:
         Ville (1939); Hoeffding (1963), JASA 58(301), theorem 4; Ramdas, Gruenwald, Vovk & Shafer
@@ -193,11 +198,11 @@ def _log_likelihood_ratio(trials: FaultTrials, odds_ratio: float) -> float:
 
 def _trials(increase: BothArms, guard: GuardName) -> FaultTrials:
     challenger, production = increase.evidence.challenger, increase.evidence.production
-    requests = challenger.requests + production.requests
+    num_requests = challenger.requests + production.requests
     return FaultTrials(
         challenger_faults=getattr(challenger, guard),
         total_faults=getattr(challenger, guard) + getattr(production, guard),
-        challenger_share=challenger.requests / requests if requests else 0.0,
+        challenger_share=challenger.requests / num_requests if num_requests else 0.0,
     )
 
 

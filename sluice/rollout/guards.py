@@ -28,7 +28,7 @@ def read_guards(evidence: HarmEvidence, settings: RolloutSettings) -> tuple[Guar
         e_value = evidence.e_value(guard)
         alpha_share = settings.errors_alpha_share if guard == "errors" else other_alpha_share
         limit = 1 / (alpha_share * settings.alpha)
-        # NaN is not below the warning limit, so it gives "warn" and no step ends.
+        # The verdict of a NaN e-value is "warn", so no step ends.
         verdict = "breach" if e_value >= limit else "ok" if e_value < warn_limit else "warn"
         readings.append(
             GuardReading(

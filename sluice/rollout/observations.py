@@ -44,7 +44,7 @@ class ArmCounts(Record):
 
 
 class EvidenceCounts(Record):
-    """The part of the counts that is evidence: faults that only one arm has.
+    """The part of the counts that is evidence: compared requests, and faults of only one arm.
 
     A fault is not evidence if the other arm failed on the same request as well, or if the client
     has reached its limit of faults. Timeouts and slow responses of production are evidence even if
@@ -56,7 +56,7 @@ class EvidenceCounts(Record):
 
 
 class BothArms(Record):
-    """Counts of both arms, of one server or of several together."""
+    """Counts of both arms, of one server or the sum over several servers."""
 
     production: ArmCounts = ArmCounts()
     challenger: ArmCounts = ArmCounts()
@@ -80,7 +80,7 @@ class TrafficCounts(Record):
     rollout: str = Field(description="Id of the rollout.")
     epoch: int = Field(ge=0, description="Epoch of the traffic split in force.")
     since: AwareDatetime = Field(description="Time at which the step began.")
-    until: AwareDatetime = Field(description="Time of the counts.")
+    until: AwareDatetime = Field(description="Time up to which requests were counted.")
     production: ArmCounts
     challenger: ArmCounts
     evidence_counts: EvidenceCounts | None = Field(
@@ -91,8 +91,8 @@ class TrafficCounts(Record):
     shadow_dropped: int = Field(
         0,
         ge=0,
-        description="Number of shadow requests, and of repetitions of failed requests on the other "
-        "arm, that were dropped because the queue was full or requests of users had priority.",
+        description="Number of dropped shadow requests, and of failed requests that were not "
+        "repeated on the other arm, because the queue was full or user requests had priority.",
     )
     servers: dict[str, BothArms] = Field(
         default_factory=dict,
@@ -103,10 +103,10 @@ class TrafficCounts(Record):
     def served_share(self) -> float:
         """Share of the requests that were routed to the challenger; NaN without requests.
 
-        It is about one half in a step with shadow requests.
+        Shadow requests count: in a step with shadow requests, the share is about one half.
         """
-        total = self.challenger.requests + self.production.requests
-        return self.challenger.requests / total if total else math.nan
+        num_requests = self.challenger.requests + self.production.requests
+        return self.challenger.requests / num_requests if num_requests else math.nan
 
     @property
     def arms_by_server(self) -> Mapping[str, BothArms]:
@@ -124,11 +124,11 @@ class TrafficCounts(Record):
 
     @property
     def comparable_counts(self) -> BothArms:
-        """Evidence of the servers on which the challenger got requests.
+        """Evidence counts of the servers on which the challenger got requests.
 
-        Only these servers show a difference between the arms. A server without the challenger has
-        another load and other users, so its production is not comparable with the challenger. If
-        the challenger got no request on any server, this is the evidence of all servers.
+        Servers without the challenger have another load and other users, so their production arms
+        are not comparable with the challenger. If the challenger got no request on any server, the
+        counts of all servers are returned.
         """
         servers = self.arms_by_server.values()
         compared_servers = [arms for arms in servers if arms.challenger.requests] or servers
@@ -172,5 +172,5 @@ def merge_counts(
 
 def _sum(counts: Iterable[ArmCounts]) -> ArmCounts:
     all_counts = list(counts)
-    names = ArmCounts.model_fields
-    return ArmCounts(**{name: sum(getattr(c, name) for c in all_counts) for name in names})
+    field_names = ArmCounts.model_fields
+    return ArmCounts(**{name: sum(getattr(c, name) for c in all_counts) for name in field_names})

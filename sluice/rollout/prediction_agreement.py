@@ -1,8 +1,8 @@
 """Compares how much the predictions of both arms differ on held-out rows and on live requests.
 
-Two good models differ, and held-out rows show by how much. If they differ several times as much on
-live requests, the inputs are not as in training, for example because of another unit, another order
-of columns or another normaliser.
+The predictions of two good models differ, and held-out rows show by how much. If the difference is
+several times as large on live requests, the live inputs probably differ from the training inputs.
+For example, they have another unit, column order or normaliser.
 
 Shape legend: N = rows, O = outputs, C = clients.
 """
@@ -21,21 +21,20 @@ from sluice.rollout.samples import Outputs, Sample
 from sluice.rollout.state import PredictionDrift
 
 _MIN_SPREAD_SHARE = 0.05
-"""Minimum of the unit of distances, as a share of the standard deviation of production's
-predictions. Without a minimum, tiny differences would be a breach if the predictions of both models
-on held-out rows are almost equal."""
+"""Minimum unit of distances [standard deviations of production's predictions]. Without a minimum,
+tiny differences would cause a rollback if the predictions of both models are almost equal on
+held-out rows."""
 
 _MAX_CLIENT_FACTOR = 5
-"""Maximum of the bound on one client's distance [multiples of ``max_disagreement``]. A distance
-above the bound counts as the bound. The bound is half the number of clients, but at least 2 and at
-most this number. So with three or more clients, one client alone cannot cause a breach."""
+"""Maximum bound on one client's distance [multiples of ``max_disagreement``]. The bound is half the
+number of clients, but at least 2 and at most this number. With three or more clients, one client
+alone then cannot cause a rollback."""
 
 _MAX_SUBNET_SHARE = 0.1
 """Maximum share of one client subnet in the total weight, if there are at least ten subnets."""
 
 _MAX_PAIRS = 300
-"""Maximum number of pairs that are compared, the newest ones. More pairs would hide a recent
-change."""
+"""Maximum number of the newest pairs that are compared. More pairs would hide a recent change."""
 
 
 class PredictionAgreement(Record):
@@ -88,9 +87,10 @@ def measure_prediction_drift(
     weighted mean over clients, in which the total weight of one subnet's clients is limited too.
 
     Args:
-        samples: Samples of the rollout, oldest first. Those that both arms answered are compared.
+        samples: Samples of the rollout, oldest first. Samples without outputs of both arms are
+            ignored.
         agreement: Distance on the held-out rows.
-        limit: Maximum distance that is not a breach, as a multiple of the unit.
+        limit: Maximum distance without a rollback, as a multiple of the unit.
         min_pairs: Minimum number of pairs. With fewer pairs, the distance is NaN (unknown).
     """
     pairs = [sample for sample in samples if sample.production and sample.challenger]
@@ -104,7 +104,7 @@ def measure_prediction_drift(
         difference_O = _mean_output(pair.production) - _mean_output(pair.challenger)
         distance = float(np.abs(difference_O).mean())
         ratio = distance / unit if unit > 0 else (0.0 if distance == 0 else math.inf)
-        # A sample from an older version of Sluice has no client and counts as one of its own.
+        # A sample from an older version of Sluice has no client and counts as a separate client.
         client = pair.client or f"{index}"
         ratios_by_client.setdefault(client, []).append(ratio)
         origin_by_client.setdefault(client, pair.origin or client)

@@ -57,10 +57,13 @@ class Sample(Record):
         description="Digest of the decoded element; None for windows.",
     )
     production: Outputs | None = Field(
-        None, description="Outputs of production; None if it did not get the request or failed."
+        None,
+        description="Outputs of production; None if production did not get the request or failed.",
     )
     challenger: Outputs | None = Field(
-        None, description="Outputs of the challenger; None if it did not get the request or failed."
+        None,
+        description="Outputs of the challenger; None if the challenger did not get the request or "
+        "failed.",
     )
     embedding: SampledEmbedding | None = Field(
         None,
@@ -82,8 +85,8 @@ class ServerState(Record):
     challenger: int | None = Field(None, description="Number of the loaded challenger version.")
     challenger_problem: str = Field(
         "",
-        description="Reason why the challenger of the traffic split cannot be loaded; empty "
-        "without one.",
+        description="Reason why the challenger of the traffic split cannot be loaded; empty if "
+        "there is no such problem.",
     )
     problems: tuple[str, ...] = ()
     draining: bool = False

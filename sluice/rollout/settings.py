@@ -27,8 +27,8 @@ class RolloutStep(Record):
     def is_shadowed(self) -> bool:
         """Whether one arm answers no user (share 0 or 1) and therefore gets shadow requests.
 
-        With these, both arms get requests in every step and can be compared, even before the first
-        user gets the challenger and when all users get it.
+        Shadow requests make the arms comparable in every step, even before the first user gets the
+        challenger and after all users get the challenger.
         """
         return self.share in (0.0, 1.0)
 
@@ -73,13 +73,14 @@ class RolloutSettings(Settings):
     max_step_s: float = Field(
         3600,
         gt=0,
-        description="Maximum duration of a step [s]. After it the rollout pauses as inconclusive.",
+        description="Maximum duration of a step [s]. A rollout whose step takes longer pauses as "
+        "inconclusive.",
     )
     lease_s: float = Field(
         180,
         gt=0,
-        description="Time without a check of the rollout after which servers return all users to "
-        "production [s].",
+        description="Maximum time between two checks of the rollout [s]. If no check is made for "
+        "longer, the servers return all users to production.",
     )
     alpha: float = Field(
         0.01,
@@ -124,8 +125,8 @@ class RolloutSettings(Settings):
     min_pairs: int = Field(
         100,
         ge=10,
-        description="Minimum number of requests answered by both arms for a comparison of their "
-        "predictions. Where predictions are compared, no step ends with fewer.",
+        description="Minimum number of requests that both arms must answer before their "
+        "predictions are compared. If predictions are compared at all, no step ends earlier.",
     )
     max_dropped_rate: float = Field(
         0.05,

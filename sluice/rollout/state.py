@@ -34,8 +34,8 @@ class Rollout(Record):
     """
 
     id: str = Field(
-        description="Id of the rollout. Clients get it with each response; it alone does not "
-        "determine the arm of a user."
+        description="Id of the rollout. Clients get the id with each response; the arm of a user "
+        "cannot be computed from the id alone."
     )
     model: str
     version: int = Field(description="Version number of the challenger.")
@@ -88,7 +88,7 @@ class Rollout(Record):
 
     @property
     def lease_until(self) -> datetime:
-        """Time at which servers return to production, unless the rollout is checked before."""
+        """Time at which servers return to production, unless the rollout is checked earlier."""
         return self.checked_at + timedelta(seconds=self.settings.lease_s)
 
 

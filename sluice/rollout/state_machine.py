@@ -28,17 +28,17 @@ def advance(
 ) -> Transition:
     """Return the transition that follows from one more check, without writing anything.
 
-    The settings are those with which the rollout was started. A clock that was set back adds no
-    time to the step and ends no lease.
+    The settings with which the rollout was started apply. A clock that was set back adds no time to
+    the step and ends no lease.
 
     Args:
         rollout: State of the rollout.
         traffic: Counts of both arms since the step began.
         now: Current time, from the same clock as at the last check.
         production: Candidate digest of the current production version; None without one.
-        quality: Newest verdict of the gate on labelled pairs of both arms. The gate must decide at
+        quality: Newest verdict of the promotion gate on labelled pairs. The gate must decide at
             most once per batch of labels, because each decision may be wrong.
-        drift: Distance of the predictions on the same requests; None if it was not measured.
+        drift: Distance between the predictions of both arms; None if it was not measured.
 
     Returns:
         A transition with outcome wait, advance, inconclusive or roll_back. With the outcome wait,
@@ -65,8 +65,8 @@ def advance(
         return roll_back(
             rollout,
             now=now,
-            reason=f"The rollout was not checked for {unchecked_s:.0f} s. This exceeds its lease "
-            f"of {rollout.settings.lease_s:g} s, so the servers returned to production.",
+            reason=f"The rollout was not checked for {unchecked_s:.0f} s. Its lease of "
+            f"{rollout.settings.lease_s:g} s has ended, so the servers returned to production.",
             remedy="Find out why the rollout sensor did not run, then start the rollout again.",
         )
     observed_rollout = _with_observations(rollout, traffic, now)
@@ -86,10 +86,10 @@ def _decide(assessment: Assessment) -> Transition:
     rollout = assessment.rollout
     harm = assessment.describe_harm()
     if harm:
-        has_more_faults = any(reading.verdict == "breach" for reading in assessment.guards)
+        is_guard_breached = any(reading.verdict == "breach" for reading in assessment.guards)
         remedy = (
             "Inspect the challenger's failed requests in the server's log and in the reports."
-            if has_more_faults
+            if is_guard_breached
             else "Compare the inputs and the predictions of both versions on the same rows."
         )
         return _transition("roll_back", assessment, as_rolled_back(rollout), harm, remedy)
@@ -117,14 +117,15 @@ def _decide(assessment: Assessment) -> Transition:
         return _transition("advance", assessment, next_rollout, reason)
     if assessment.now >= rollout.step_times_out_at:
         reason = f"The step is inconclusive after {rollout.settings.max_step_s:g} s: {obstacles}"
-        remedy = "Resume the rollout once this is fixed, or abort it."
+        remedy = "Resume the rollout once the problem is fixed, or abort it."
         return _transition("inconclusive", assessment, as_paused(rollout), reason, remedy)
     return _transition("wait", assessment, rollout, obstacles)
 
 
 def _with_observations(rollout: Rollout, traffic: TrafficCounts, now: datetime) -> Rollout:
     """Return the rollout updated with the evidence of the counts, as of ``now``."""
-    # If the clock was set back, the start and the timeout of the step are moved back equally.
+    # Negative if the clock was set back. The start and the timeout of the step are then moved back
+    # equally.
     clock_setback = min(now - rollout.checked_at, timedelta(0))
     evidence = rollout.evidence
     if traffic.epoch == rollout.epoch:

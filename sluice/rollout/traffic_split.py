@@ -19,7 +19,7 @@ class TrafficSplit(Record):
     epoch: int = Field(
         ge=0,
         description="Number of times that this model's split has changed, including moves of "
-        "production. It never decreases.",
+        "production. This number never decreases.",
     )
     production: str = Field(description="Candidate digest of the production version.")
     rollout: str | None = Field(
@@ -28,8 +28,9 @@ class TrafficSplit(Record):
     secret: str = Field(
         "",
         repr=False,
-        description="Secret of the model from the registry: salt of the user assignment and of "
-        "client names in samples. It must not occur in a response, report, log or page.",
+        description="Secret of the model from the registry, with which users are assigned to arms "
+        "and client names in samples are hashed. The secret must not occur in a response, report, "
+        "log or page.",
     )
     challenger: str | None = Field(None, description="Candidate digest of the challenger.")
     share: float = Field(
@@ -82,8 +83,8 @@ def split_in_force(
 ) -> TrafficSplit:
     """Return the split in force, from the model's last rollout and its production pointer.
 
-    The epoch counts the moves of the pointer and the changes by rollouts. Neither number
-    decreases, so a manual promotion during a rollout has a higher epoch as well. Such a promotion
+    The epoch is the number of moves of the pointer plus the number of changes by rollouts. Neither
+    number decreases. So a manual promotion during a rollout also increases the epoch. The promotion
     ends the traffic of the challenger.
 
     Args:

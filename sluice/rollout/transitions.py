@@ -1,4 +1,4 @@
-"""Creates the transitions of a rollout that people request or the controller makes."""
+"""Creates the transitions of a rollout that a person requests or the controller makes."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -177,8 +177,8 @@ def _require_phase(rollout: Rollout, participle: str, phases: tuple[RolloutPhase
         )
 
 
-def _with_changes(rollout: Rollout, **values: Any) -> Rollout:
-    return rollout.model_copy(update={"revision": rollout.revision + 1, **values})
+def _with_changes(rollout: Rollout, **changes: Any) -> Rollout:
+    return rollout.model_copy(update={"revision": rollout.revision + 1, **changes})
 
 
 def _step_timeout_at(settings: RolloutSettings, now: datetime) -> datetime:

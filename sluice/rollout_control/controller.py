@@ -14,15 +14,14 @@ from sluice.rollout.state_machine import advance
 from sluice.rollout.transitions import roll_back
 
 _MAX_SAMPLES = 1000
-"""Maximum number of samples of the rollout, the newest ones, that are searched for pairs of
-predictions."""
+"""Maximum number of the rollout's newest samples that are searched for pairs of predictions."""
 
 _MAX_REPORT_AGE_S = 15.0
 """Maximum age of a server's last report for the server to count as running [s]."""
 
 _MAX_LOADING_S = 60.0
-"""Time after the start of a rollout during which a challenger that is not loaded is no failure [s].
-"""
+"""Time after the start of a rollout during which a challenger may fail to load without a rollback
+[s]."""
 
 
 def reconcile(ledger: RolloutLedger, model: str, *, now: datetime) -> Transition | None:
@@ -34,8 +33,8 @@ def reconcile(ledger: RolloutLedger, model: str, *, now: datetime) -> Transition
         now: Current time, from the same clock as at the last call.
 
     Returns:
-        The recorded transition; None if no rollout is in progress. If its rollout is in phase
-        awaiting_promotion, call ``ledger.finish_rollout`` next.
+        The recorded transition; None if no rollout is in progress. If the rollout is in phase
+        awaiting_promotion after it, call ``ledger.finish_rollout`` next.
 
     Raises:
         StorageError: The ledger cannot be read or written.
@@ -89,9 +88,9 @@ def live_servers(ledger: RolloutLedger, model: str, *, now: datetime) -> list[Se
 
 
 def _load_failure(servers: list[ServerState], rollout: Rollout, now: datetime) -> str:
-    """Return why no server can load the challenger.
+    """Return why no server can load the challenger; "" if no such failure is known.
 
-    Returns "" if a server has loaded it, if none reports, or if it may still be loading.
+    In the first ``_MAX_LOADING_S``, and without reports of the current epoch, no failure is known.
     """
     problems = [s.challenger_problem for s in servers if s.epoch >= rollout.epoch]
     if (now - rollout.started_at).total_seconds() < _MAX_LOADING_S or not problems:
@@ -100,9 +99,9 @@ def _load_failure(servers: list[ServerState], rollout: Rollout, now: datetime) -
 
 
 def _measure_drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift | None:
-    """Return the distance of both arms' predictions on live requests.
+    """Return the distance between the predictions of both arms on live requests.
 
-    Returns None if their distance on held-out rows was not measured.
+    Returns None if the distance on held-out rows was not measured.
     """
     agreement = ledger.observations.agreement(rollout.id)
     if agreement is None:

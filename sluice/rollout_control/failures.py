@@ -31,8 +31,8 @@ MAX_FAILURES = 200
 """Maximum number of saved rows per cause, because people inspect a suite row by row."""
 
 _WORST_LOSS_SHARE = 0.1
-"""Maximum share of the labelled rows that is saved if the verdict on them was REJECT. The rows with
-the largest excess loss of the challenger are saved."""
+"""Maximum share of the labelled rows that is saved after the verdict REJECT. The rows on which the
+challenger's loss exceeds production's the most are saved."""
 
 _FAULT_TEXTS: Mapping[RequestFault, str] = {
     "errors": "the challenger raised an error",
@@ -48,7 +48,9 @@ class FailedRows(Record):
     """Result of saving the rows that the challenger of a rollout failed on."""
 
     suite: SuiteEntry | None = Field(description="The saved suite; None if no rows were saved.")
-    reason: str = Field(description="Which rows were saved, or why none were, in one sentence.")
+    reason: str = Field(
+        description="Which rows were saved, or why no rows were saved, in one sentence."
+    )
 
 
 def save_failures_suite(
@@ -70,7 +72,7 @@ def save_failures_suite(
         ledger: Ledger with the rollout and its samples.
         rollout_id: Id of the rollout.
         workload: Workload of the model, which computes the losses.
-        frame: Newest feature frame. Only rows in it can be in a suite.
+        frame: Newest feature frame. Only rows of this frame are saved.
         library: Suites of the model's pipeline.
         now: Current time, UTC.
 
@@ -102,18 +104,18 @@ def save_failures_suite(
         reasons = more_reasons | reasons  # a row keeps the reason of the strongest cause
     if not reasons:
         return _no_suite("no row that the challenger failed on has a key and is in the features")
-    name = f"rollout-{rollout.id[:8]}"
+    suite_name = f"rollout-{rollout.id[:8]}"
     labels = row_labels(frame.index)
-    rows = _existing_rows(library, name, frame) | {
+    rows = _existing_rows(library, suite_name, frame) | {
         str(labels[position]): reason for position, reason in reasons.items()
     }
     source = (
         f"rollout of {rollout.model} version {rollout.version} of {rollout.started_at:%Y-%m-%d}"
     )
-    entry = library.revise(failures_suite(name, rows, frame.index, source=source), at=now)
+    entry = library.revise(failures_suite(suite_name, rows, frame.index, source=source), at=now)
     return FailedRows(
         suite=entry,
-        reason=f"Version {entry.version} of suite '{name}' contains "
+        reason=f"Version {entry.version} of suite '{suite_name}' contains "
         f"{pluralize(entry.num_rows, 'row')} on which the challenger failed.",
     )
 
@@ -147,8 +149,8 @@ def _faulty_rows(
     Args:
         samples: Samples of the rollout.
         frame: Newest feature frame.
-        is_shadow: Whether the challenger got shadow requests only. For these, only a missing
-            response shows a failure.
+        is_shadow: Whether the challenger got shadow requests only. The failure of a shadow request
+            shows only in the missing output of the challenger.
     """
     faults_by_key: dict[str, list[str]] = {}
     for sample in samples:
@@ -160,10 +162,10 @@ def _faulty_rows(
             faults_by_key.setdefault(sample.key, []).append(
                 "the challenger did not answer a shadow request"
             )
-    keys_by_frequency = sorted(faults_by_key.items(), key=lambda item: -len(item[1]))
-    positions = find_positions([key for key, _ in keys_by_frequency], frame.index).tolist()
+    faults_by_frequency = sorted(faults_by_key.items(), key=lambda item: -len(item[1]))
+    positions = find_positions([key for key, _ in faults_by_frequency], frame.index).tolist()
     reasons: FailureReasons = {}
-    for position, (_, faults) in zip(positions, keys_by_frequency, strict=True):
+    for position, (_, faults) in zip(positions, faults_by_frequency, strict=True):
         if position >= 0 and len(reasons) < MAX_FAILURES:  # -1: not in the frame
             count_text = f" ({len(faults)} times)" if len(faults) > 1 else ""
             reasons.setdefault(position, "; ".join(sorted(set(faults))) + count_text)
@@ -221,11 +223,11 @@ def _mean_output(outputs: Outputs | None) -> NDArray[np.float64]:
     return output
 
 
-def _existing_rows(library: SuiteLibrary, name: str, frame: pd.DataFrame) -> dict[str, str]:
+def _existing_rows(library: SuiteLibrary, suite_name: str, frame: pd.DataFrame) -> dict[str, str]:
     """Return the rows of the saved suite that are still in the frame."""
-    if name not in library.names():
+    if suite_name not in library.names():
         return {}
-    rows = library.load(name).suite.rows
+    rows = library.load(suite_name).suite.rows
     positions = find_positions([row.label for row in rows], frame.index)
     return {
         row.label: row.reason

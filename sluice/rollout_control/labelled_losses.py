@@ -34,13 +34,13 @@ def labelled_losses(
 ) -> tuple[LossTable, LossTable] | None:
     """Return the losses of challenger and production on the rows that both predicted live.
 
-    In the tables, each network of a model is one seed, numbered from 0. A row that was requested
-    several times counts once, with its first predictions. Rows are in the order of the frame.
+    The tables number the networks of a model as seeds, from 0. A row that was requested several
+    times counts once, with its first predictions. Rows are in the order of the frame.
 
     Args:
         rollout: Rollout of the two arms.
         samples: Samples of the rollout, oldest first.
-        frame: Newest feature frame. A row in it has its label.
+        frame: Newest feature frame, whose rows all have labels.
         workload: Workload that computes targets and losses.
         first_unseen_position: Position of the first row that neither model was trained on.
 
@@ -49,7 +49,7 @@ def labelled_losses(
         label.
 
     Raises:
-        ContractError: Outputs do not fit the workload, or a row's label is not unique.
+        ContractError: Outputs do not fit the workload, or two rows have the same index label.
     """
     pairs = pairs_by_position(samples, frame)
     row_pairs = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen_position]
@@ -57,29 +57,29 @@ def labelled_losses(
         return None
     row_range = RowRange(start=row_pairs[0][0], stop=row_pairs[-1][0] + 1)
     examples = workload.examples(frame, row_range)
-    example_of_row = {row: n for n, row in enumerate(examples.rows.tolist())}
+    index_by_row = {row: index for index, row in enumerate(examples.rows.tolist())}
     # A workload may omit rows.
-    row_pairs = [(row, pair) for row, pair in row_pairs if row in example_of_row]
+    row_pairs = [(row, pair) for row, pair in row_pairs if row in index_by_row]
     if not row_pairs:
         return None
     rows_P = np.array([row for row, _ in row_pairs])
-    y = examples.targets[[example_of_row[row] for row, _ in row_pairs]]
-    window = digest_json({"rollout": rollout.id, "rows": digest_frame(frame.iloc[rows_P])})
-    cluster = workload.cluster_column
+    y = examples.targets[[index_by_row[row] for row, _ in row_pairs]]
+    window_digest = digest_json({"rollout": rollout.id, "rows": digest_frame(frame.iloc[rows_P])})
+    cluster_column = workload.cluster_column
 
     def loss_table(arm: ArmName, subject: str) -> LossTable:
         output_PMO = _stack_outputs([getattr(pair, arm) for _, pair in row_pairs], arm)
         losses = [_losses(workload, output_PO, y) for output_PO in output_PMO.swapaxes(0, 1)]
         return LossTable(
             subject=subject,
-            window=window,
+            window=window_digest,
             seeds=tuple(range(len(losses))),
             fold_N=np.zeros(len(rows_P), np.int64),
             label_N=row_labels(frame.index[rows_P]),
             loss_SN=np.stack(losses),
             cluster_N=None
-            if cluster is None
-            else frame[cluster].iloc[rows_P].astype(str).to_numpy(np.str_),
+            if cluster_column is None
+            else frame[cluster_column].iloc[rows_P].astype(str).to_numpy(np.str_),
         )
 
     return (
@@ -91,27 +91,28 @@ def labelled_losses(
 def find_first_unseen(members: Sequence[Member], frame: pd.DataFrame, *, horizon_rows: int) -> int:
     """Return the position of the first row after all rows on which members were trained.
 
-    A member was trained on the rows up to ``trained_through``. Their targets depend on the next
-    ``horizon_rows`` rows, so these do not count as unseen either.
+    A member was trained on the rows up to ``trained_through``. The targets of these rows depend on
+    the next ``horizon_rows`` rows, so the next rows do not count as unseen either.
 
     Raises:
         ContractError: A member was trained on a table with another kind of index.
     """
-    last_trained = max(position_through(frame.index, member.trained_through) for member in members)
-    return last_trained + horizon_rows + 1
+    last_position = max(position_through(frame.index, member.trained_through) for member in members)
+    return last_position + horizon_rows + 1
 
 
 def pairs_by_position(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[int, Sample]:
     """Return the first sample of each row that both arms answered, by position in the frame.
 
     Raises:
-        ContractError: Two rows of the frame have the same label, so a key is ambiguous.
+        ContractError: Two rows of the frame have the same index label, so a key is ambiguous.
     """
     if not frame.index.is_unique:
         raise ContractError(
             "The keys of requests are index labels of rows, so each label must be unique, but the "
-            f"frame has two rows {row_labels(frame.index[frame.index.duplicated()][:1])[0]}.",
-            fix="Give every row a unique label.",
+            "frame has two rows with the label "
+            f"{row_labels(frame.index[frame.index.duplicated()][:1])[0]}.",
+            fix="Give every row a unique index label.",
         )
     pairs = [
         (sample.key, sample)
@@ -131,7 +132,7 @@ def _stack_outputs(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float
     shapes = {(len(output), len(output[0])) for output in outputs}
     if len(shapes) > 1:
         raise ContractError(
-            f"Every sample must have the same number of networks and outputs of {arm}, got "
+            f"All samples of {arm} must have the same shape (networks, outputs), got "
             f"{' and '.join(map(str, sorted(shapes)))}.",
             cause="The servers run different versions of Sluice or of the workload's code.",
             fix="Install one version of Sluice on all servers, then start the rollout again.",
@@ -142,7 +143,7 @@ def _stack_outputs(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float
 def _losses(
     workload: Workload, output_PO: NDArray[np.float64], y: torch.Tensor
 ) -> NDArray[np.float64]:
-    """Return the losses (P) of one network. Samples have its outputs flattened to (P, O)."""
+    """Return the losses (P) of one network from its outputs, which samples store as (P, O)."""
     expected_shape = output_PO.shape
     if workload.serves_whole_output:
         expected_shape = workload.output_shape(y)

@@ -98,16 +98,16 @@ def rollout_page(
     """
     phase_name, tone = _PHASES[rollout.phase]
     heading = f"Rollout of {rollout.model} version {rollout.version}"
-    end = transitions[-1].at if rollout.is_over else max(now, transitions[-1].at)
+    end_time = transitions[-1].at if rollout.is_over else max(now, transitions[-1].at)
     drift = next((t.drift for t in reversed(transitions) if t.drift is not None), None)
-    parts = [
+    sections = [
         f"<h1>{escape(heading)} {tag(phase_name, tone)}</h1>",
         f'<p class="soft">Replaces version {rollout.production_version}; '
         f"rollout {escape(short(rollout.id))}, {escape(rollout.settings.strategy)}, started "
         f"{_format_time(rollout.started_at)} UTC</p>",
-        f'<div class="card {tone}">{_summary(rollout, transitions, end)}</div>',
+        f'<div class="card {tone}">{_summary(rollout, transitions, end_time)}</div>',
         "<h2>Share of the users over time</h2>",
-        f'<div class="card">{_timeline(transitions, end)}</div>',
+        f'<div class="card">{_timeline(transitions, end_time)}</div>',
         "<h2>Transitions</h2>",
         f'<div class="card">{_transitions(transitions)}</div>',
         "<h2>Guards</h2>",
@@ -125,10 +125,10 @@ def rollout_page(
         "<h2>Settings</h2>",
         f'<div class="card">{_settings(rollout.settings)}</div>',
     ]
-    return html_page(heading, "\n".join(part for part in parts if part), style=_STYLE)
+    return html_page(heading, "\n".join(section for section in sections if section), style=_STYLE)
 
 
-def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime) -> str:
+def _summary(rollout: Rollout, transitions: Sequence[Transition], end_time: datetime) -> str:
     """Describe the rollout in words: who started it and why, its progress, and its end."""
     first_transition, last_transition = transitions[0], transitions[-1]
     steps = ", ".join(f"{100 * step.share:g} %" for step in rollout.settings.steps)
@@ -143,8 +143,8 @@ def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime)
     if num_pauses:
         times = "once" if num_pauses == 1 else f"{num_pauses} times"
         progress += f", and the rollout paused {times}"
-    duration = format_duration((end - rollout.started_at).total_seconds())
-    state = {
+    duration = format_duration((end_time - rollout.started_at).total_seconds())
+    state_text = {
         "rolling": f"The challenger answers {100 * rollout.share:g} % of the users since "
         f"{_format_time(rollout.step_since)} UTC.",
         "paused": f"The rollout is paused at {100 * rollout.share:g} % of the users.",
@@ -159,14 +159,14 @@ def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime)
         else f" {escape(last_transition.reason)}"
     )
     remedy = f"<p>{escape(last_transition.remedy)}</p>" if last_transition.remedy else ""
-    return f"<p><b>{state}{reason}</b></p>{remedy}<p>{start_text}</p><p>{progress}.</p>"
+    return f"<p><b>{state_text}{reason}</b></p>{remedy}<p>{start_text}</p><p>{progress}.</p>"
 
 
 def _users_share_before_end(transitions: Sequence[Transition]) -> str:
     return f"{100 * transitions[-2].rollout.share:g} %" if len(transitions) > 1 else "0 %"
 
 
-def _timeline(transitions: Sequence[Transition], end: datetime) -> str:
+def _timeline(transitions: Sequence[Transition], end_time: datetime) -> str:
     marks = [
         TimelineMark(
             time=t.at,
@@ -177,8 +177,8 @@ def _timeline(transitions: Sequence[Transition], end: datetime) -> str:
         for t in transitions
     ]
     if transitions[-1].rollout.is_over:  # extend the time axis, so that the last mark is visible
-        end += (end - transitions[0].at) / 25
-    return timeline_svg(marks, until=end)
+        end_time += (end_time - transitions[0].at) / 25
+    return timeline_svg(marks, until=end_time)
 
 
 def _transitions(transitions: Sequence[Transition]) -> str:
@@ -196,8 +196,8 @@ def _transitions(transitions: Sequence[Transition]) -> str:
         ]
         for number, t in enumerate(transitions, start=1)
     ]
-    names = ("number", "time [UTC]", "transition", "share of users after", "actor", "reason")
-    return table(names, rows, numbers=frozenset({0, 3}))
+    headings = ("number", "time [UTC]", "transition", "share of users after", "actor", "reason")
+    return table(headings, rows, numbers=frozenset({0, 3}))
 
 
 def _guards(rollout: Rollout) -> str:
@@ -217,11 +217,10 @@ def _guards(rollout: Rollout) -> str:
         "the rollout is rolled back. All guards together roll back a healthy rollout with a "
         f"probability of at most {100 * rollout.settings.alpha:g} % per hour. The arms are "
         "compared on each server separately; servers without requests to the challenger are "
-        "excluded. "
-        "Bars are logarithmic.</p>"
+        "excluded. Bars are logarithmic.</p>"
     )
-    names = ("guard", "verdict", "evidence", "evidence / limit")
-    return table(names, rows, numbers=frozenset({3})) + note
+    headings = ("guard", "verdict", "evidence", "evidence / limit")
+    return table(headings, rows, numbers=frozenset({3})) + note
 
 
 def _meter(reading: GuardReading) -> str:
@@ -240,8 +239,12 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
     rollout_by_epoch = {t.rollout.epoch: t.rollout for t in transitions if not t.rollout.is_over}
     rows = []
     for epoch, step_traffic in sorted(traffic_by_epoch.items()):
-        state = rollout_by_epoch.get(epoch)
-        step = "" if state is None else f"{state.step + 1}: {100 * state.share:g} %"
+        step_rollout = rollout_by_epoch.get(epoch)
+        step = (
+            ""
+            if step_rollout is None
+            else f"{step_rollout.step + 1}: {100 * step_rollout.share:g} %"
+        )
         challenger_share = step_traffic.served_share
         for arm, counts, share in (
             ("challenger", step_traffic.challenger, challenger_share),
@@ -249,7 +252,7 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
         ):
             served_text = f"{100 * share:.3g} %" if math.isfinite(share) else "-"
             rows.append([step if arm == "challenger" else "", arm, served_text, *_counts(counts)])
-    names = (
+    headings = (
         "step",
         "arm",
         "served share",
@@ -264,7 +267,7 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
         "users (the challenger at 0 %, production at 100 %) gets shadow requests, which count, "
         "too.</p>"
     )
-    return table(names, rows, numbers=frozenset(range(2, 8))) + note
+    return table(headings, rows, numbers=frozenset(range(2, 8))) + note
 
 
 def _counts(counts: ArmCounts) -> list[str]:
@@ -281,8 +284,7 @@ def _counts(counts: ArmCounts) -> list[str]:
 def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | None) -> str:
     held_out_text = (
         "<p>The distance between the predictions of both models on held-out rows was not "
-        "measured, so live predictions "
-        "were not compared.</p>"
+        "measured, so live predictions were not compared.</p>"
         if agreement is None
         else f"<p>On {agreement.rows:,} held-out rows the predictions differ by "
         f"{agreement.difference:.4g} on average; the standard deviation of production's "
@@ -312,7 +314,7 @@ def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
     )
     if not quality:
         return (
-            "<p>No verdict yet: the first one requires labels of "
+            "<p>No verdict yet: the first verdict requires labels of "
             f"{settings.quality_rows} requests that both arms answered. {requirement}</p>"
         )
     rows = [
@@ -329,16 +331,16 @@ def _quality(settings: RolloutSettings, quality: Sequence[Verdict]) -> str:
         ]
         for v in quality
     ]
-    names = (
+    headings = (
         *("verdict", "rows", "challenger's loss", "production's loss", "gain", "alpha spent"),
         "reason",
     )
     note = (
-        f'<p class="soft">{requirement} The gate decides after each {settings.quality_rows} new '
-        f"labels. All decisions together spend alpha = {quality[-1].alpha_of_all:g}. Losses are in "
-        f"{escape(quality[-1].unit)}.</p>"
+        f'<p class="soft">{requirement} The promotion gate decides after each '
+        f"{settings.quality_rows} new labels. All decisions together spend alpha = "
+        f"{quality[-1].alpha_of_all:g}. Losses are in {escape(quality[-1].unit)}.</p>"
     )
-    return table(names, rows, numbers=frozenset(range(1, 6))) + note
+    return table(headings, rows, numbers=frozenset(range(1, 6))) + note
 
 
 def _settings(settings: RolloutSettings) -> str:

@@ -2,11 +2,12 @@
 
 After each ``quality_rows`` newly labelled rows, the gate decides on all labelled rows of the
 rollout so far. All decisions of a rollout share the gate's alpha: decision k spends
-alpha * k**-1.6 / zeta(1.6), like repeated attempts on one evaluation window. These parts sum to
-alpha. So the probabilities of two errors are limited for any number of decisions, even if the
-decisions are correlated. A challenger with at least the required gain (0 by default) is rejected
-with probability at most alpha. A challenger with at most this gain is promoted with probability at
-most alpha.
+alpha * k**-1.6 / zeta(1.6), as for repeated attempts on one evaluation window. These terms sum to
+alpha. So each of two errors has a probability of at most alpha for any number of decisions, even if
+the decisions are correlated:
+
+- A challenger with at least the required gain (0 by default) is rejected.
+- A challenger with at most the required gain is promoted.
 """
 
 from collections.abc import Sequence
@@ -37,15 +38,15 @@ def evaluate_live_quality(
 ) -> Verdict | None:
     """Decide on the labelled rows of the rollout in progress, and record the verdict.
 
-    Call this whenever features are updated. It does nothing until there are enough new labels.
+    Call this function whenever features are updated. Nothing happens without enough new labels.
 
     Args:
         ledger: Ledger with the rollout and the samples.
         model: Name of the model.
         workload: Computes the losses.
-        gate: Thresholds of the gate.
+        gate: Settings of the promotion gate.
         store: Store for the tables of compared losses.
-        frame: Newest feature frame. A row in it has its label.
+        frame: Newest feature frame, whose rows all have labels.
         now: Current time, UTC.
 
     Returns:
@@ -63,7 +64,7 @@ def evaluate_live_quality(
     earlier_verdicts = ledger.observations.quality(rollout.id)
     if tables is None or not _is_due(tables[0], earlier_verdicts, rollout.settings.quality_rows):
         return None
-    verdict = judge_quality(
+    verdict = decide_on_quality(
         *tables,
         gate,
         earlier_verdicts=earlier_verdicts,
@@ -83,7 +84,7 @@ def evaluate_live_quality(
     return verdict
 
 
-def judge_quality(
+def decide_on_quality(
     challenger: LossTable,
     production: LossTable,
     gate: GateSettings,
@@ -97,7 +98,7 @@ def judge_quality(
     Args:
         challenger: Losses of each of the challenger's networks on the live rows.
         production: Losses of each of production's networks on the same rows.
-        gate: Thresholds; ``alpha`` is for all decisions of the rollout together.
+        gate: Settings of the promotion gate, with alpha for all decisions of the rollout together.
         earlier_verdicts: All earlier verdicts of the rollout.
         horizon_rows: Number of following rows on which a target depends; 0 for independent rows.
         unit: Unit of the losses, for display.
@@ -124,8 +125,8 @@ def live_losses(
 ) -> tuple[LossTable, LossTable] | None:
     """Return the losses of challenger and production on the rollout's labelled rows.
 
-    Rows that a network of either model was trained on are excluded, because its loss on them would
-    be too low. Returns None if no row has its label yet.
+    Rows that a network of either model was trained on are excluded, because the network's loss on
+    these rows would be too low. Returns None if no row has its label yet.
     """
     from sluice.serving.deployed import deployed_members  # imports torch
 

@@ -43,7 +43,7 @@ def save_rollout_page(
         )
     rollout = _newest_state(ledger, transitions)
     observations = ledger.observations
-    # A rollback begins a new epoch without counts, so the counts from before the end are shown.
+    # A rollback begins a new epoch without counts, so the counts of the epoch before are shown.
     has_state_before_end = rollout.is_over and len(transitions) > 1
     counted_rollout = transitions[-2].rollout if has_state_before_end else rollout
     page = rollout_page(

@@ -14,7 +14,7 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Transition
 
 _MAX_ROWS = 2000
-"""Maximum number of held-out rows, the newest ones, on which predictions are compared."""
+"""Maximum number of the newest held-out rows on which predictions are compared."""
 _BATCH_ROWS = 256
 """Number of rows in a batch of predictions."""
 
@@ -51,7 +51,8 @@ def start_rollout(
         approval_settings: Approval that the pipeline's settings require.
 
     Returns:
-        The first transition, and the distance of both models' predictions on the held-out rows.
+        The first transition, and the distance between the predictions of both models on the
+        held-out rows.
 
     Raises:
         ApprovalMissing: A required approval is missing or has expired.
@@ -77,7 +78,7 @@ def start_rollout(
 def _measure_agreement(
     ledger: RolloutLedger,
     model: str,
-    number: int,
+    version_number: int,
     *,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
@@ -86,11 +87,12 @@ def _measure_agreement(
     from sluice.registry.loading import rebuild_workload  # imports torch
     from sluice.serving.deployed import load_deployed, predict_rows
 
-    version, production = ledger.version(model, number), ledger.production(model)
+    version, production = ledger.version(model, version_number), ledger.production(model)
+    promote_command = f"sluice registry promote {model} {version_number} --reason '...'"
     if production is None:
         raise GateBlocked(
-            f"{model} has no production version to compare version {number} with.",
-            fix=f"Promote a first version: sluice registry promote {model} {number} --reason '...'",
+            f"{model} has no production version to compare version {version_number} with.",
+            fix=f"Promote a first version: {promote_command}",
         )
     challenger_model, production_model = (
         load_deployed(version, store),
@@ -98,12 +100,12 @@ def _measure_agreement(
     )
     if not challenger_model.contract.has_same_input(production_model.contract):
         raise GateBlocked(
-            f"Version {number} cannot answer the requests of production version "
+            f"Version {version_number} cannot answer the requests of production version "
             f"{production.number}, because it needs other inputs.",
-            cause=f"Version {number} needs {challenger_model.contract.summary}; production "
+            cause=f"Version {version_number} needs {challenger_model.contract.summary}; production "
             f"needs {production_model.contract.summary}.",
             fix="Serve the version under another model name; or promote it manually and change the "
-            f"clients: sluice registry promote {model} {number} --reason '...'",
+            f"clients: {promote_command}",
         )
     workload, _ = rebuild_workload(version)
     x = workload.examples(frame, folds[-1].test).x

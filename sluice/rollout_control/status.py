@@ -28,14 +28,14 @@ class RolloutStatus(Record):
     )
     servers: tuple[ServerState, ...] = Field(description="Servers that reported recently.")
     transitions: tuple[Transition, ...] = Field(
-        description="Transitions, oldest first. A check with the outcome wait is not one of them."
+        description="Transitions, oldest first, without checks that had the outcome wait."
     )
 
     @property
     def lease_left_s(self) -> float:
         """Time until servers return to production unless the lease is renewed [s].
 
-        It is 0 if the lease or the rollout has ended.
+        The time is 0 if the lease or the rollout has ended.
         """
         if self.rollout.is_over:
             return 0.0

@@ -38,7 +38,7 @@ _VERDICT_COLOURS = {"ok": "green", "warn": "yellow", "breach": "red"}
 _BAR_WIDTH = 24
 """Width of the bar that shows the share [characters]."""
 _MAX_TRANSITIONS = 8
-"""Maximum number of transitions that are shown, the newest ones."""
+"""Maximum number of the newest transitions that are shown."""
 
 
 def status_view(status: RolloutStatus, *, drift_text: str = "") -> RenderableType:
@@ -48,20 +48,20 @@ def status_view(status: RolloutStatus, *, drift_text: str = "") -> RenderableTyp
         status: Status of the rollout.
         drift_text: Distance of the predictions, from ``describe_drift``; "" if it was not measured.
     """
-    parts: list[RenderableType] = [_headline(status), _share(status.rollout), Text("")]
-    parts += [_arms(status), Text(""), _guards(status.guards)]
+    sections: list[RenderableType] = [_headline(status), _share(status.rollout), Text("")]
+    sections += [_arms(status), Text(""), _guards(status.guards)]
     if drift_text:
-        parts.append(Text(f"predictions  {drift_text}"))
+        sections.append(Text(f"predictions  {drift_text}"))
     if status.quality is not None:
-        parts.append(
+        sections.append(
             Text(f"labels       {status.quality} on labelled requests that both arms answered")
         )
-    parts.append(_servers(status))
-    parts += [
+    sections.append(_servers(status))
+    sections += [
         Text(""),
         transitions_table(status.transitions[-_MAX_TRANSITIONS:], since=status.rollout.started_at),
     ]
-    return Group(*parts)
+    return Group(*sections)
 
 
 def describe_drift(drift: PredictionDrift) -> str:

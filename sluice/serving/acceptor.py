@@ -1,7 +1,7 @@
 """Accepts connections within limits, so that clients cannot exhaust the server's resources.
 
-With uvicorn alone the event loop accepts every connection. Asyncio stops accepting for a second
-once the file descriptors are used up, and by then the registry cannot be opened either.
+With uvicorn alone, the event loop accepts connections until all file descriptors are used up. The
+registry then cannot be opened either.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ class Acceptor:
             opening_task = loop.create_task(self._open(client_socket, protocol))
             self._opening_tasks.add(opening_task)
             opening_task.add_done_callback(self._opening_tasks.discard)
-            # Let the event loop close evicted connections, even during a flood of new ones.
+            # Let the event loop close evicted connections, even during a flood of new connections.
             await asyncio.sleep(0)
 
     async def _open(self, client_socket: socket.socket, protocol: BoundedProtocol) -> None:

@@ -1,11 +1,11 @@
 """Admission control: limits how much of a server the clients with one token may use.
 
 Three resources are limited: the rate of predictions, the memory of request bodies being read,
-and the number of concurrent predictions. If there are several tokens, a token may use memory and
-concurrent predictions only while it leaves at least the same amount free for the others (a
-dynamic threshold). Then one greedy token gets half of the resource, and two greedy tokens together
-get two thirds. A single token gets everything. Several clients may share a token, so a stalled body
-is dropped when another body of its token needs the memory.
+and the number of concurrent predictions. If there are several tokens, memory and concurrent
+predictions have a dynamic threshold: a token may use only as much as it leaves free for the other
+tokens. Then one greedy token gets half of the resource, and two greedy tokens together get two
+thirds. A single token gets everything. Several clients may share a token, so a stalled body is
+dropped when another body of its token needs the memory.
 
 Source:
     A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet
@@ -81,16 +81,16 @@ class BodyMemory:
         self._readings[reading] = time.monotonic()
 
     def take(self, reading: "BodyReading", amount: int, *, is_shared: bool) -> bool:
-        """Reserve memory for a body, and drop stalled bodies for it if needed.
+        """Reserve memory for a body. If too little is free, drop stalled bodies of its token.
 
-        Return False if not enough memory is free and no other body of this token is stalled.
+        Return False if too little memory is free and no other body of this token is stalled.
         """
         while not self._share.take(reading.holder, amount, is_shared=is_shared):
-            stalled = self._longest_stalled(reading)
-            if stalled is None:
+            stalled_reading = self._longest_stalled(reading)
+            if stalled_reading is None:
                 return False
-            self.remove(stalled)
-            stalled.evict()
+            self.remove(stalled_reading)
+            stalled_reading.evict()
         return True
 
     def remove(self, reading: "BodyReading") -> None:
@@ -114,7 +114,7 @@ class BodyMemory:
 
 
 class BodyReading:
-    """One body that is being read. Memory is reserved for it as its bytes arrive."""
+    """One body that is being read. Memory is reserved as the bytes of the body arrive."""
 
     def __init__(self, memory: BodyMemory, holder: str, *, is_shared: bool) -> None:
         self.holder = holder
@@ -126,8 +126,8 @@ class BodyReading:
         self.reserved_bytes = 0
         """Reserved memory [bytes]."""
 
-        self.on_evict: Callable[[], None] = _nothing
-        """Called when another body needs the memory, so that reading this body stops."""
+        self.on_evict: Callable[[], None] = _do_nothing
+        """Called when another body gets the memory, so that reading this body stops."""
 
         self.is_evicted = False
         self._memory = memory
@@ -147,12 +147,12 @@ class BodyReading:
         if self.num_bytes >= self._next_progress_bytes:
             self._next_progress_bytes = self.num_bytes + _READ_AHEAD_BYTES
             self._memory.record_progress(self)
-        num_missing = max(self.num_bytes, _READ_AHEAD_BYTES) - self.reserved_bytes
-        if num_missing <= 0:
+        missing_bytes = max(self.num_bytes, _READ_AHEAD_BYTES) - self.reserved_bytes
+        if missing_bytes <= 0:
             return
-        if not self._memory.take(self, num_missing, is_shared=self._is_shared):
+        if not self._memory.take(self, missing_bytes, is_shared=self._is_shared):
             raise self.overloaded_error()
-        self.reserved_bytes += num_missing
+        self.reserved_bytes += missing_bytes
 
     def evict(self) -> None:
         """Stop reading this body, because its memory was given to another body."""
@@ -163,13 +163,13 @@ class BodyReading:
     def overloaded_error() -> Overloaded:
         """Return the error for a body that gets no memory, or whose memory another body got."""
         return Overloaded(
-            "The memory for request bodies is in use, or the bodies of this token use its share "
-            "of the memory.",
+            "The memory for request bodies is in use, or the bodies with this token use the share "
+            "of the token.",
             fix="Try again in a second. Send each body without pauses, and fewer bodies at once.",
         )
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing; default of ``BodyReading.on_evict``."""
 
 
@@ -181,7 +181,7 @@ class Admission:
         self._settings = settings
         self._slots = FairShare(settings.max_in_flight)
         self._memory = BodyMemory(settings.max_body_memory_bytes)
-        self._rates: dict[str, tuple[float, RateLimit]] = {}
+        self._rate_limits: dict[str, tuple[float, RateLimit]] = {}
         """Rate [1/s] and rate limit of each token, by the token's name."""
 
         self._is_shared = False
@@ -195,15 +195,15 @@ class Admission:
     def set_tokens(self, tokens: Tokens) -> None:
         """Replace the tokens.
 
-        A token without a rate of its own gets an equal part of ``requests_per_s``. A token whose
-        rate is unchanged keeps the state of its rate limit.
+        A token without its own rate gets an equal part of ``settings.requests_per_s``. A token
+        whose rate is unchanged keeps the state of its rate limit.
         """
         settings = self._settings
         rate_by_token = {grant.name: grant.requests_per_s for grant in tokens.predict_grants}
         if "predict" in tokens.open_scopes:
             rate_by_token = {"": None}  # clients need no token, and all have the name ""
         self._is_shared = len(rate_by_token) > 1
-        old_rates, self._rates = self._rates, {}
+        old_rates, self._rate_limits = self._rate_limits, {}
         for name, requests_per_s in rate_by_token.items():
             per_s = (
                 settings.requests_per_s / len(rate_by_token)
@@ -211,10 +211,10 @@ class Admission:
                 else requests_per_s
             )
             if name in old_rates and old_rates[name][0] == per_s:
-                self._rates[name] = old_rates[name]
+                self._rate_limits[name] = old_rates[name]
                 continue
             burst = max(1, round(settings.burst_requests * per_s / settings.requests_per_s))
-            self._rates[name] = (per_s, RateLimit(per_s=per_s, burst=burst))
+            self._rate_limits[name] = (per_s, RateLimit(per_s=per_s, burst=burst))
 
     def require_rate(self, holder: str) -> None:
         """Count one prediction against the rate limit of a token.
@@ -222,7 +222,7 @@ class Admission:
         Raises:
             TooManyRequests: Predictions arrive too fast.
         """
-        rate = self._rates.get(holder)
+        rate = self._rate_limits.get(holder)
         if rate is not None:  # None if the token was just removed
             _, limit = rate
             limit.require(time.monotonic())

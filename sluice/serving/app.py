@@ -47,8 +47,8 @@ def build_app(serving: Serving, hosts: TrustedHosts) -> RequestMiddleware:
         redirect_slashes=False,  # a redirect would use the name in the Host header
         lifespan=_lifespan,
     )
-    # Endpoints read the state from here and not from a closure: FastAPI keeps every function of a
-    # route for the life of the process, and the closure would keep the state alive as well.
+    # Endpoints read the state from this attribute and not from a closure. FastAPI keeps every
+    # function of a route for the life of the process, and a closure would keep the state alive.
     api.state.serving = serving
     for routes in (
         predict_endpoint.ROUTES,
@@ -61,7 +61,7 @@ def build_app(serving: Serving, hosts: TrustedHosts) -> RequestMiddleware:
     if serving.webhook is not None:
         api.include_router(rollback_webhook.ROUTES)
     api.add_exception_handler(HttpError, _http_error)
-    api.add_exception_handler(HTTPException, _unknown_route)
+    api.add_exception_handler(HTTPException, _routing_error)
     api.add_exception_handler(Exception, _internal_error)
     return RequestMiddleware(
         _PredictFastPath(api),
@@ -92,7 +92,7 @@ class _Api(FastAPI):
 class _PredictFastPath:
     """Calls the prediction endpoint directly, without the routing and middleware of FastAPI.
 
-    Predictions do not need either, and both together took a third of the event loop's time.
+    Predictions need neither, and both together took a third of the event loop's time.
     """
 
     def __init__(self, api: FastAPI) -> None:
@@ -111,8 +111,8 @@ class _PredictFastPath:
         request = Request(scope, receive, send)
         try:
             response = await self._predict(request)
-        except HttpError as refusal:
-            response = await _http_error(request, refusal)
+        except HttpError as http_error:
+            response = await _http_error(request, http_error)
         except Exception as error:  # the server logs it, as for every other route
             response = await _internal_error(request, error)
             await response(scope, receive, send)
@@ -157,10 +157,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
     )
 
 
-async def _unknown_route(request: Request, error: Exception) -> Response:
+async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     allowed_methods = (error.headers or {}).get("Allow")
-    problem = ErrorResponse(
+    content = ErrorResponse(
         kind="unknown_route" if allowed_methods is None else "wrong_method",
         what=f"This route does not exist ({error.detail})."
         if allowed_methods is None
@@ -169,18 +169,18 @@ async def _unknown_route(request: Request, error: Exception) -> Response:
         do="GET /openapi.json lists the routes.",
         trace=request_info(request).trace_id,
     )
-    return json_response(problem, status=error.status_code, headers=error.headers)
+    return json_response(content, status=error.status_code, headers=error.headers)
 
 
 async def _internal_error(request: Request, _: Exception) -> Response:
     info = request_info(request)
-    # The server logs the error itself, see log.JsonLogHandler.
+    # log.JsonLogHandler logs the error itself.
     info.log_fields["refused"] = "internal_error"
-    problem = ErrorResponse(
+    content = ErrorResponse(
         kind="internal_error",
         what="Internal error of the server.",
         why="",
-        do="Report it with the trace id; the server log contains the error.",
+        do="Report this trace id to the operator of the server; the server log contains the error.",
         trace=info.trace_id,
     )
-    return json_response(problem, status=500)
+    return json_response(content, status=500)

@@ -43,7 +43,7 @@ class NetworkFailed(Exception):
 
 
 class NeverStarted(TimeoutError):
-    """The deadline passed before the arm started on the request."""
+    """The deadline passed before the arm started to compute the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Failure:
 class StartTime:
     """Time at which an arm started to compute a request [s, monotonic]; None before that."""
 
-    at: float | None = None
+    monotonic_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -65,10 +65,11 @@ class _Job:
     """One request in the queue of the thread."""
 
     x: ModelArrays
-    # A failure is stored as a value. An exception references its stack frames, and these reference
-    # the arm: a reference cycle, which only the garbage collector would free.
-    answer: "asyncio.Future[EnsembleOutput | _Failure | None]"
-    """Future of the output; its result is None if the deadline passed."""
+    # An error is the result of the future and not its exception. An exception references its stack
+    # frames, and these reference the arm: only the garbage collector would free this cycle.
+    output_future: "asyncio.Future[EnsembleOutput | _Failure | None]"
+    """Future of the output. Its result is a _Failure if the network raised an error, and None if
+    the deadline passed."""
 
     loop: asyncio.AbstractEventLoop
     start_time: StartTime
@@ -84,7 +85,7 @@ class _SharedQueue:
     num_waiting: int = 0
     """Number of jobs that have no response yet; used by the event loop only."""
 
-    started_at: float | None = None
+    batch_started_at: float | None = None
     """Time at which the current batch began [s, monotonic]; None without a batch."""
 
     idle_event: threading.Event = field(default_factory=threading.Event)
@@ -100,7 +101,7 @@ class ArmWorker:
         Args:
             deployed: The model.
             max_batch_size: Maximum number of elements of a batch.
-            pause: Called in the thread before each network; None for a thread without pauses.
+            pause: Function that the thread calls before each network; None for no pauses.
         """
         self.deployed = deployed
         self._queue = _SharedQueue()
@@ -110,8 +111,8 @@ class ArmWorker:
             name=f"arm-{deployed.candidate[:12]}",
             daemon=True,  # a network that hangs must not keep the process alive
         ).start()
-        # None ends the thread. Every job is queued before it, because the caller of a job
-        # references the arm until the job is answered.
+        # When the arm is no longer referenced, None is queued, which ends the thread. All jobs
+        # precede None in the queue, because the caller of a job references the arm.
         weakref.finalize(self, self._queue.jobs.put, None).atexit = False
 
     @property
@@ -121,7 +122,7 @@ class ArmWorker:
 
     @property
     def idle_event(self) -> threading.Event:
-        """Event that is set while the arm computes nothing. It does not keep the arm alive."""
+        """Event that is set while the arm computes nothing; it does not reference the arm."""
         return self._queue.idle_event
 
     def busy_s(self, now: float) -> float:
@@ -130,8 +131,8 @@ class ArmWorker:
         Args:
             now: Current time [s, monotonic].
         """
-        started_at = self._queue.started_at
-        return 0.0 if started_at is None else now - started_at
+        batch_started_at = self._queue.batch_started_at
+        return 0.0 if batch_started_at is None else now - batch_started_at
 
     async def predict(
         self,
@@ -146,14 +147,14 @@ class ArmWorker:
         Args:
             x: Inputs of N elements.
             timeout_s: Longest wait [s].
-            max_waiting: Raise ``QueueFull`` if this number of requests is already waiting.
+            max_waiting: Number of requests without a response at which the queue is full.
             start_time: Receives the time at which the arm starts to compute the request.
 
         Raises:
             QueueFull: Too many requests wait.
-            TimeoutError: The deadline passed. It is a NeverStarted if the arm had not started to
-                compute the request; the arm then skips the request.
-            NetworkFailed: The network raised.
+            TimeoutError: The deadline passed. The error is a NeverStarted if the arm had not
+                started to compute the request; the arm then skips the request.
+            NetworkFailed: The network raised an error.
         """
         return await self._request(
             x,
@@ -166,7 +167,7 @@ class ArmWorker:
     async def embed(
         self, x: ModelArrays, *, timeout_s: float, max_waiting: int
     ) -> NDArray[np.float64]:
-        """Return the embeddings (N, E) of N elements, computed in a batch of their own.
+        """Return the embeddings (N, E) of N elements, computed in a separate batch.
 
         The arguments are those of ``predict``.
 
@@ -197,25 +198,26 @@ class ArmWorker:
         shared_queue.jobs.put(job)
         timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout would cost 10 us
         try:
-            answer = await job.answer
+            result = await job.output_future
         finally:
             timer.cancel()
             shared_queue.num_waiting -= 1
-        if answer is None:
-            raise NeverStarted if job.start_time.at is None else TimeoutError
-        if isinstance(answer, _Failure):
-            raise NetworkFailed(answer.error_site)
-        return answer
+        if result is None:
+            raise NeverStarted if job.start_time.monotonic_s is None else TimeoutError
+        if isinstance(result, _Failure):
+            raise NetworkFailed(result.error_site)
+        return result
 
 
 def _run_batches(
     shared_queue: _SharedQueue, deployed: ServedModel, max_batch_size: int, pause: Pause | None
 ) -> None:
     """Process jobs until None is queued."""
-    # Each thread has its own number of OpenMP threads, whatever the main thread has set and
-    # torch.get_num_threads reports. With two OpenMP threads, a window took 85 ms instead of 2.6 ms.
+    # OpenMP stores its number of threads per thread, so the number of the main thread does not
+    # apply here, although torch.get_num_threads reports it. With two OpenMP threads, a window took
+    # 85 ms instead of 2.6 ms.
     torch.set_num_threads(1)
-    # Job that did not fit into the last batch, or has another shape.
+    # Job that was taken from the queue but could not join the last batch.
     deferred_job: _Job | None = None
     shared_queue.idle_event.set()
     while True:
@@ -243,34 +245,34 @@ def _run_batches(
             batch.append(next_job)
             batch_size += num_elements
         # Jobs that were neither cancelled nor answered with a timeout.
-        pending_jobs = [job for job in batch if not job.answer.done()]
+        pending_jobs = [job for job in batch if not job.output_future.done()]
         now = time.monotonic()
         for job in pending_jobs:
-            job.start_time.at = now
-        shared_queue.started_at = now
+            job.start_time.monotonic_s = now
+        shared_queue.batch_started_at = now
         shared_queue.idle_event.clear()
         _compute(pending_jobs, deployed, pause)
         shared_queue.idle_event.set()
-        shared_queue.started_at = None
+        shared_queue.batch_started_at = None
         del first_job, batch, pending_jobs
         if is_stopping:
             return
 
 
 def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> None:
-    """Compute jobs as one batch, and deliver an output or a failure to each of them."""
+    """Compute jobs as one batch, and deliver an output or a failure to each job."""
     if not jobs:
         return
     try:
         x = concatenate([job.x for job in jobs])
         if jobs[0].is_embedding:
-            assert deployed.embedder is not None, "only then are embeddings requested"
+            assert deployed.embedder is not None, "embeddings are requested only with an embedder"
             output = deployed.embedder.embed(x)
         else:
             output = deployed.predict(x, pause)
         if output.shape[1] != count_elements(x):
             raise ValueError(f"{output.shape[1]} predictions for {count_elements(x)} elements")
-    except Exception as error:  # user code may raise anything; this is the edge of its thread
+    except Exception as error:  # user code may raise anything, which would end the thread
         if len(jobs) > 1:  # compute each job alone, so that only the failing one gets the error
             for job in jobs:
                 _compute([job], deployed, pause)
@@ -278,14 +280,15 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
             site = error.error_site if isinstance(error, NetworkFailed) else error_site(error)
             _deliver(jobs, [_Failure(site)])
         return
-    ends = np.cumsum([count_elements(job.x) for job in jobs])[:-1]
-    _deliver(jobs, np.split(output, ends, axis=1))
+    split_indices = np.cumsum([count_elements(job.x) for job in jobs])[:-1]
+    _deliver(jobs, np.split(output, split_indices, axis=1))
 
 
 def _resolve(job: _Job, result: EnsembleOutput | _Failure | None) -> None:
-    # Done if the deadline passed or the output arrived before, or if the caller has cancelled.
-    if not job.answer.done():
-        job.answer.set_result(result)
+    # The future is already done if the deadline has passed, if it has an output, or if the caller
+    # was cancelled.
+    if not job.output_future.done():
+        job.output_future.set_result(result)
 
 
 def _deliver(jobs: list[_Job], results: Sequence[EnsembleOutput | _Failure]) -> None:

@@ -34,8 +34,8 @@ def serve(pipe_fd: int, *, crash_fd: int) -> None:
         model = _load_in_thread(pipe)
         while model is not None:
             pipe.send_bytes(_respond(pipe, model, pipe.recv_bytes()))
-    # Kill the process group, which includes processes that the model's code started. SIGKILL,
-    # because user code may block an orderly exit.
+    # Kill the process group, which includes processes that the model's code started. SIGKILL is
+    # needed, because user code may block an orderly exit.
     os.killpg(0, signal.SIGKILL)
 
 
@@ -51,21 +51,22 @@ def _limit_process() -> None:
 
 
 def _load_in_thread(pipe: "Connection[bytes, bytes]") -> "ServedModel | None":
-    """Load the model in a thread of low priority, report the result to the server, and return it.
+    """Load the model in a thread of low priority, and report the result to the server.
 
-    Returns None if the model does not load.
+    Returns the model; None if it does not load.
     """
     loaded_models: list[ServedModel] = []
-    problems: list[BaseException] = []
+    load_errors: list[BaseException] = []
 
     def load() -> None:
-        if sys.platform == "linux":  # elsewhere niceness applies to the whole process, for good
+        # On other systems, niceness applies to the whole process and cannot be undone.
+        if sys.platform == "linux":
             os.nice(_LOADING_NICENESS)
         try:
             loaded_models.append(_load(pipe.recv_bytes()))
         # User code may raise anything, and nothing above this thread would catch it.
         except BaseException as error:
-            problems.append(error)
+            load_errors.append(error)
 
     thread = threading.Thread(target=load, name="loading")
     thread.start()
@@ -73,8 +74,8 @@ def _load_in_thread(pipe: "Connection[bytes, bytes]") -> "ServedModel | None":
     from sluice.base.errors import SluiceError
     from sluice.serving import wire_protocol
 
-    for problem in problems:
-        text = str(problem) if isinstance(problem, SluiceError) else repr(problem)
+    for error in load_errors:
+        text = str(error) if isinstance(error, SluiceError) else repr(error)
         pipe.send_bytes(wire_protocol.LOAD_FAILED + text[:2000].encode())
         return None
     (model,) = loaded_models
@@ -103,9 +104,9 @@ def _load(request: bytes) -> "ServedModel":
 def _warm_up(pipe: "Connection[bytes, bytes]", model: "ServedModel") -> None:
     """Predict once, because the first prediction of a process takes 200 to 900 ms.
 
-    Without this call a user would wait for it, and the guards would count the delay of this request
-    and of the requests queued behind it against a healthy challenger. The call uses the same thread
-    and code path as real requests. Its result is ignored: the guards judge real requests.
+    Without this call, the first request of a user and the requests queued behind it would be slow.
+    The guards would count this delay against a healthy challenger. The call uses the same thread
+    and code path as real requests. Its result is ignored: the guards count real requests.
     """
     from sluice.serving import wire_protocol
     from sluice.serving.warm_up import warm_up_inputs
@@ -129,7 +130,7 @@ def _respond(pipe: "Connection[bytes, bytes]", model: "ServedModel", frame: byte
     is_interruptible = frame[:1].lower() == wire_protocol.PREDICT_INTERRUPTIBLE
     try:
         output = model.predict(x, pause if is_interruptible else None)
-    except Exception as error:  # user code may raise anything; this is the edge of its process
+    except Exception as error:  # user code may raise anything, which would end the process
         error_location = error_site(error)
         site = wire_protocol.ErrorSite(
             error=error_location["error"][:1000],

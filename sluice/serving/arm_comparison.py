@@ -1,4 +1,4 @@
-"""Decides which faults of the two arms are evidence: those that only one of the arms has.
+"""Decides which faults are evidence against an arm: the faults that the other arm does not have.
 
 A faulty request is therefore repeated on the other arm, and is no evidence if that arm has the
 same fault. Repeats run in the background, within the queue limit of shadow requests.
@@ -23,9 +23,9 @@ from sluice.serving.step_counters import (
     StepCounters,
 )
 
-_CLIENT_QUEUE_PARTS = 4
-"""Number of equal parts of the background queue; the repeated requests of one client may use one
-part."""
+_CLIENT_QUEUE_DIVISOR = 4
+"""The repeated requests of one client may use the background queue up to its size divided by this
+number."""
 
 
 class ArmComparison:
@@ -48,7 +48,7 @@ class ArmComparison:
 
     def request_fault(self, result: ArmResult) -> RequestFault | None:
         """Return the fault of a response; None without one. The rule is the same for both arms."""
-        # Production has a longer deadline. It must not have fewer timeouts because of that.
+        # Production has a longer deadline, but the arms are compared with the same deadline.
         is_late = result.fault is None and result.seconds > self._settings.challenger_deadline_s
         return "timeouts" if is_late else result.fault
 
@@ -78,7 +78,7 @@ class ArmComparison:
         other_faults: GuardFaults,
         context: RequestContext,
     ) -> None:
-        """Add to the evidence the faults that only this arm has.
+        """Add to the evidence the faults of an arm that count; see ``StepCounters``.
 
         Args:
             arm: Arm that the evidence is about.
@@ -113,8 +113,9 @@ class ArmComparison:
         challenger_faults: GuardFaults,
         production_faults: GuardFaults,
     ) -> None:
-        """Add to the evidence of both arms a request that both answered."""
-        # A list, because each arm must count the request even if the other does not admit it.
+        """Add to the evidence of both arms a request that both arms have processed."""
+        # A list and no generator: each arm must count the request, even if the other arm does not
+        # admit it.
         if all([self.admit_request(arm, context) for arm in ARMS]):
             self.add_fault_evidence("challenger", challenger_faults, production_faults, context)
             self.add_fault_evidence("production", production_faults, challenger_faults, context)
@@ -141,13 +142,13 @@ class ArmComparison:
     def can_repeat(self, faults: GuardFaults, context: RequestContext) -> bool:
         """Return whether a request may be repeated on the other arm.
 
-        It must have faults, a rollout must be in progress, and the background queue and the
-        client's part of it must have room. A failed request for which the queue has no room is
-        counted as dropped.
+        The request must have faults, and a rollout must be in progress. There must also be room in
+        the background queue and in the client's part of the queue. A failed request for which the
+        queue has no room is counted as dropped.
         """
         if not faults or context.compared_split.rollout is None:
             return False
-        max_repeats = max(1, self._settings.max_shadow_queue // _CLIENT_QUEUE_PARTS)
+        max_repeats = max(1, self._settings.max_shadow_queue // _CLIENT_QUEUE_DIVISOR)
         if self._num_repeats[context.client] >= max_repeats:
             return False
         if not self._background.has_room and faults & FAILURES:
@@ -181,7 +182,7 @@ class ArmComparison:
         self, context: RequestContext, shadow: ArmWorker, user_faults: GuardFaults
     ) -> None:
         result = await self._background.predict(shadow, context.x, name="shadow")
-        # The arm is not at fault: a shadow request waits for the requests of users.
+        # The delay is no fault of the arm, because a shadow request waits for requests of users.
         if not result.has_started:
             self._count_dropped()
             return

@@ -30,7 +30,7 @@ _ALLOWED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_")
 """Prefixes of locale and device variables."""
 
 _PR_SET_DUMPABLE = 4
-"""Operation code of prctl(2) that sets whether other processes may inspect this one."""
+"""Operation code of prctl(2) that sets whether other processes may inspect the calling process."""
 
 
 def arm_environment(environ: Mapping[str, str], *, extra_names: Collection[str]) -> dict[str, str]:

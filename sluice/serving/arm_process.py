@@ -1,7 +1,7 @@
 """The server's handle of a challenger's process: starts it, requests predictions, detects its end.
 
 A challenger is new code on real traffic. Because it has its own process, a crash, a hang or a
-memory leak affects only this process: the server reads an end of file instead of a response.
+memory leak affects only this process. After a crash, the server reads an end of file.
 
 Shape legend: M = networks, N = elements of a request, such as windows, O = outputs.
 """
@@ -27,9 +27,9 @@ from sluice.serving.arm import EnsembleOutput, NetworkFailed
 from sluice.serving.deployed import Pause
 from sluice.serving.model_arrays import ModelArrays, count_elements
 
-# A terminal or service manager sends its signals to the whole process group. The server then
-# drains, and this process must answer requests meanwhile, so it ignores these signals.
-# end_with_parent sets PR_SET_PDEATHSIG; it runs before the imports, which take seconds.
+# A service manager sends SIGTERM to all processes of the service. The server then drains, and this
+# process must answer requests meanwhile, so it ignores SIGTERM and SIGINT.
+# end_with_parent sets PR_SET_PDEATHSIG. It is called before the imports that take seconds.
 _START_CODE = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -43,14 +43,14 @@ serve({pipe_fd}, crash_fd={crash_fd})
 _STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 """A stack frame in the output of faulthandler: file, line and function."""
 _MAX_FRAMES = 5
-"""Maximum number of stack frames of a crash that are reported; these are the innermost ones."""
+"""Maximum number of stack frames that are reported for a crash, counted from the innermost."""
 
 
 class ArmProcess:
     """One process that holds one model.
 
-    Start it from a thread that lives as long as the process should: on Linux the system kills the
-    process when the thread ends. The thread also ends if the server is killed by SIGKILL.
+    Create the object in a thread that lives as long as the process should: on Linux the system
+    kills the process when the thread ends. The thread also ends if SIGKILL kills the server.
     """
 
     def __init__(
@@ -67,12 +67,13 @@ class ArmProcess:
             OSError: The system cannot create the process or its pipe.
         """
         self.exit_reason: str | None = None
-        """How the process ended, as the predicate of a sentence about it; None while it runs."""
-        self._crash_site: list[str] = []
+        """How the process ended, such as "ended by signal SIGSEGV"; None while it runs."""
+        self._crash_frames: list[str] = []
         """Stack frames of the crash; empty without a crash."""
         self._exchange_lock = threading.Lock()
         """Held by the one caller that exchanges messages with the process."""
         self._end_lock = threading.Lock()
+        """Held while the process is killed, or while its end is checked."""
         self.is_user_waiting = False
         """Whether a user's request (a call of ``predict`` without ``pause``) waits for its turn."""
         self._pending_since: float | None = None
@@ -97,7 +98,7 @@ class ArmProcess:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env=dict(environment),
-                    start_new_session=True,  # end() kills it with its children
+                    start_new_session=True,  # so that end() kills the process with its children
                 )
         except OSError:
             server_end.close()
@@ -115,8 +116,8 @@ class ArmProcess:
             timeout_s: Longest wait [s].
 
         Returns:
-            Description of the loaded model; a text that says why it did not load; None if the
-            timeout passed.
+            Description of the loaded model; a text that says why the model did not load; None if
+            the timeout passed.
         """
         try:
             if not self._pipe.poll(timeout_s):
@@ -138,7 +139,7 @@ class ArmProcess:
                 request, which is never interrupted.
 
         Raises:
-            NetworkFailed: The network raised, or the process has ended.
+            NetworkFailed: The network raised an error, or the process has ended.
         """
         is_user_request = pause is None
         if is_user_request:
@@ -210,8 +211,8 @@ class ArmProcess:
         """End the process and its children and close every handle; a second call does nothing.
 
         Args:
-            reason: Predicate of a sentence about the process. "" if the process has ended by
-                itself: its exit status is then the reason.
+            reason: New ``exit_reason``. "" if the process has ended by itself: its exit status is
+                then the reason.
         """
         self._kill_and_record(reason)
         with self._exchange_lock:  # a caller that waited for output has read the end of file by now
@@ -226,11 +227,11 @@ class ArmProcess:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
             status = self._process.wait()  # prevents a zombie process
-            self._crash_site = self._crash_frames()
+            self._crash_frames = self._read_crash_frames()
             self.exit_reason = reason or _describe_exit(status)
 
-    def _crash_frames(self) -> list[str]:
-        """Return the last stack frames from the output of faulthandler, the innermost one last."""
+    def _read_crash_frames(self) -> list[str]:
+        """Return the innermost stack frames in the output of faulthandler, the innermost last."""
         self._crash_file.seek(0)
         text = self._crash_file.read(100_000).decode(errors="replace")
         crashed_thread = text.partition("Current thread")[2].partition("\n\n")[0]
@@ -240,7 +241,7 @@ class ArmProcess:
         return frames[:_MAX_FRAMES][::-1]
 
     def _error_site(self) -> dict[str, object]:
-        return {"error": f"process {self.exit_reason}", "at": self._crash_site}
+        return {"error": f"process {self.exit_reason}", "at": self._crash_frames}
 
 
 def _describe_exit(status: int) -> str:

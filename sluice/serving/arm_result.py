@@ -39,7 +39,7 @@ class RoutedPrediction:
     """Fault of the challenger because of which production answered instead; None otherwise."""
 
     challenger_error: str
-    """Type of the error that the challenger raised, for the log; empty without one."""
+    """Type of the error that the challenger raised, for the log; empty without an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,11 +47,11 @@ class ArmResult:
     """Result of one request to an arm: an output, a fault, or both if the output is not finite."""
 
     output: EnsembleOutput | None
-    """Output of each network (M, N, O); None if the arm returned none."""
+    """Output of each network (M, N, O); None if the arm returned no output."""
 
     fault: RequestFault | None
     error_site: dict[str, Any]
-    """Type and location of a network's error; empty without one."""
+    """Type and location of a network's error; empty without an error."""
 
     has_started: bool
     """Whether the arm started to compute the request."""
@@ -60,8 +60,8 @@ class ArmResult:
     """Time from the request to its result [s]."""
 
     computed_s: float
-    """Part of ``seconds`` after the arm started to compute the request [s]; 0 if it never did.
-    Excludes the time in the queue, which depends on other requests and not on the arm."""
+    """Time from the start of the computation to the result [s]; 0 if the arm never started. The
+    time in the queue is not included, because it depends on other requests and not on the arm."""
 
 
 async def predict_once(
@@ -73,7 +73,7 @@ async def predict_once(
         arm: Arm that predicts.
         x: Inputs of N elements.
         timeout_s: Longest wait [s].
-        max_waiting: Fail at once if this number of requests is already waiting.
+        max_waiting: Number of waiting requests at which the result is a timeout at once.
     """
     requested_at, start_time = time.monotonic(), StartTime()
     output: EnsembleOutput | None = None
@@ -87,7 +87,7 @@ async def predict_once(
         fault = None if np.isfinite(output).all() else "not_finite"
     except (QueueFull, NeverStarted):
         # A full queue counts as a timeout. Otherwise an arm that hangs, and so fills its queue,
-        # would have fewer timeouts than a slow one.
+        # would have fewer timeouts than a slow arm.
         fault, has_started = "timeouts", False
     except TimeoutError:
         fault = "timeouts"
@@ -100,7 +100,7 @@ async def predict_once(
         error_site=error_site,
         has_started=has_started,
         seconds=now - requested_at,
-        computed_s=0.0 if start_time.at is None else now - start_time.at,
+        computed_s=0.0 if start_time.monotonic_s is None else now - start_time.monotonic_s,
     )
 
 
@@ -114,7 +114,7 @@ async def try_arm(
         x: Inputs of N elements.
         name: Role of the arm in the request, for the name of the span.
         timeout_s: Longest wait [s].
-        max_waiting: Fail at once if this number of requests is already waiting.
+        max_waiting: Number of waiting requests at which the result is a timeout at once.
     """
     with spans.span(f"arm {name}", version=arm.deployed.version) as span:
         result = await predict_once(arm, x, timeout_s=timeout_s, max_waiting=max_waiting)

@@ -1,7 +1,7 @@
 """Requests that an arm computes in the background, without a client that waits for them.
 
-These are shadow requests, faulty requests that are repeated on the other arm, and sampled requests
-that are predicted by the other arm or embedded.
+There are three kinds: shadow requests, faulty requests that are repeated on the other arm, and
+sampled requests. For a sampled request, the other arm predicts, or the embedding is computed.
 
 Shape legend: N = elements of a request, E = width of an embedding.
 """
@@ -54,7 +54,7 @@ class BackgroundRequests:
         )
 
     async def embed(self, arm: ArmWorker, x: ModelArrays) -> NDArray[np.float64] | None:
-        """Return the embeddings of N elements (N, E); None if the arm fails or is too busy."""
+        """Return the embeddings (N, E); None if the arm fails or its queue is full."""
         try:
             return await arm.embed(
                 x,

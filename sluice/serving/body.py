@@ -48,10 +48,10 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
                 if not message.get("more_body", False):
                     return b"".join(chunks)
                 min_rate_duration_s = reading.num_bytes / settings.min_body_bytes_per_s
-                allowed_s = min(
+                max_duration_s = min(
                     settings.body_grace_s + min_rate_duration_s, settings.body_timeout_s
                 )
-                timeout.reschedule(started_at + allowed_s)
+                timeout.reschedule(started_at + max_duration_s)
     except TimeoutError:
         if reading.is_evicted:
             raise reading.overloaded_error() from None
@@ -59,7 +59,7 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
             f"The body did not arrive in time: within {settings.body_timeout_s:g} s, and at "
             f"{settings.min_body_bytes_per_s:,} bytes/s or more after the first "
             f"{settings.body_grace_s:g} s.",
-            fix="Send the body without pauses, or a smaller body.",
+            fix="Send the body without pauses, or send a smaller body.",
         ) from None
 
 

@@ -2,8 +2,8 @@
 
 A client learns its arm from its first response. It could then send any number of requests that
 count against this arm. Therefore only the first few faults of each client count, and each client
-is sampled equally often. If there are few clients, more faults of each count; otherwise the
-evidence could not suffice to detect a challenger that fails for all of them.
+is sampled equally often. If there are few clients, more faults of each client count, so that the
+evidence suffices to detect a challenger that fails for all clients.
 """
 
 import functools
@@ -18,23 +18,24 @@ from sluice.rollout.evidence import GuardName
 from sluice.rollout.samples import ArmName
 
 PERIOD_S = 300.0
-"""Length of a period [s]. At its end the counts of all clients restart at 0."""
+"""Length of a period [s]. At its end the limits of all clients start again."""
 
 BREACH_FAULTS = 40
 """Number of faults of an arm that suffices for a breach. The limit per client is this number
-divided by the number of clients of the smaller arm, so that the clients of each arm together can
-reach it."""
+divided by the number of clients of the smaller arm. So the clients of each arm together can reach
+this number."""
 
 _TYPICAL_QUANTILE = 0.9
-"""Quantile of the clients' numbers of requests (or faults) up to which a client is typical.
+"""A client is typical if its number of requests (or faults) is at most this quantile of the numbers
+of all clients.
 
 Only the first requests of each client are compared, up to about twice the quantile. A client that
-pretends to be several clients cannot change the quantile as long as these are less than a tenth of
+uses several user names cannot change the quantile as long as these names are less than a tenth of
 all clients."""
 
 _REFRESH_FACTOR = 1.1
 """Factor by which the number of requests must grow until the quantile is computed again. Computing
-it for each request would be slow."""
+the quantile for each request would be slow."""
 
 _NUM_BUCKETS = 2**14
 """Number of hash buckets for clients, and for subnets. Hashing bounds the memory; clients in the
@@ -82,7 +83,7 @@ class ClientLimits:
     """
 
     def __init__(self) -> None:
-        self._ends_at = -math.inf
+        self._period_ends_at = -math.inf
         self._current_period, self._previous_period = _Period(), _Period()
         self._num_clients: dict[ArmName, int] = {"production": 0, "challenger": 0}
         """Number of clients in the current and the previous period, by arm."""
@@ -94,20 +95,20 @@ class ClientLimits:
         """Number of requests at which ``_max_typical_requests`` is computed again."""
 
         self._num_absent = 0
-        """Number of clients of the previous period without a request in the current one."""
+        """Number of clients of the previous period without a request in the current period."""
 
-        # Unpredictable, so that clients cannot choose a name that is sampled.
-        self._key = secrets.token_bytes(8)
+        # Random, so that a client cannot choose a name that is sampled.
+        self._sampling_salt = secrets.token_bytes(8)
 
     def record_request(self, arm: ArmName, client: str, *, address: str, now: float) -> bool:
         """Count a request, and return whether the arms are compared on it.
 
         If a client sends far more requests than nearly all others, only its first requests are
-        compared. Its further requests would hide what the arms do to other clients.
+        compared. Its further requests would outweigh the requests of the other clients.
 
         Args:
             arm: Arm that the request was routed to.
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
         """
@@ -121,12 +122,12 @@ class ClientLimits:
             clients.add(bucket)
             self._num_clients[arm] += bucket not in self._previous_period.clients[arm]
         requests = self._current_period.client_requests
-        num_earlier = requests.get(bucket, 0)
-        requests[bucket] = num_earlier + 1
-        if num_earlier:
-            self._current_period.clients_by_requests[num_earlier] -= 1
-        self._current_period.clients_by_requests[num_earlier + 1] += 1
-        if not num_earlier and bucket in self._previous_period.client_requests:
+        num_earlier_requests = requests.get(bucket, 0)
+        requests[bucket] = num_earlier_requests + 1
+        if num_earlier_requests:
+            self._current_period.clients_by_requests[num_earlier_requests] -= 1
+        self._current_period.clients_by_requests[num_earlier_requests + 1] += 1
+        if not num_earlier_requests and bucket in self._previous_period.client_requests:
             self._num_absent -= 1
         self._current_period.num_requests += 1
         if self._current_period.num_requests >= self._refresh_at_requests:
@@ -134,7 +135,7 @@ class ClientLimits:
             self._refresh_at_requests = math.ceil(
                 _REFRESH_FACTOR * self._current_period.num_requests
             )
-        return num_earlier < self.max_compared_requests
+        return num_earlier_requests < self.max_compared_requests
 
     @property
     def max_compared_requests(self) -> int:
@@ -144,17 +145,17 @@ class ClientLimits:
     def _compute_max_typical_requests(self) -> int:
         """Return the maximum number of requests of a typical client in this period.
 
-        Clients of the previous period without a request in this one count with 0 requests.
+        Clients of the previous period without a request in this period count with 0 requests.
         """
         num_typical = math.ceil(
             _TYPICAL_QUANTILE * (len(self._current_period.client_requests) + self._num_absent)
         )
-        remaining = num_typical - self._num_absent
+        num_remaining = num_typical - self._num_absent
         for num_requests, num_clients in sorted(self._current_period.clients_by_requests.items()):
-            if remaining <= 0:
+            if num_remaining <= 0:
                 break
-            remaining -= num_clients
-            if remaining <= 0:
+            num_remaining -= num_clients
+            if num_remaining <= 0:
                 return num_requests
         return 0
 
@@ -163,11 +164,11 @@ class ClientLimits:
         return self._num_clients[arm]
 
     def num_clients_of_smaller_arm(self, share: float) -> int:
-        """Return the number of clients of the arm that has fewer.
+        """Return the number of clients of the arm that has fewer clients.
 
-        For each arm the number expected from its share is used if it is larger. At the start of
-        a step few clients have sent a request, and the first client of an arm must not be
-        allowed all faults of the arm.
+        If an arm has fewer clients than expected from its share, the expected number is used. At
+        the start of a step few clients have sent a request. The first client of an arm must not get
+        the limit of the whole arm.
         """
         challenger, production = self.num_clients("challenger"), self.num_clients("production")
         num_expected = share * (challenger + production)
@@ -189,13 +190,13 @@ class ClientLimits:
         share: float,
         now: float,
     ) -> bool:
-        """Count one fault of a client if it is evidence, and return whether it is.
+        """Count one fault of a client, and return whether the fault is evidence.
 
         The limit per client is the same for both arms. The arm with fewer clients determines it.
-        Otherwise faults that both arms have could count for one arm only. A client may invent user
-        names and change its address within a subnet, so each subnet has a limit as well, in
-        proportion to its requests. A gateway that sends all requests has the limit of all clients
-        together.
+        With different limits, faults that both arms have could count for one arm only. A client
+        may invent user names and change its address within a subnet, so each subnet has a limit as
+        well, in proportion to its requests. A gateway that sends all requests has the limit of all
+        clients together.
         """
         self._advance_period(now)
         bucket, subnet = self._bucket(client), self._subnet(address)
@@ -221,8 +222,9 @@ class ClientLimits:
     ) -> bool:
         """Return whether one more fault of a client would be evidence, without counting it.
 
-        The result agrees with ``count_fault``, although that counts the fault first: a client at
-        its limit has more faults than nearly all others, so its next fault changes no limit.
+        The result agrees with ``count_fault``, although ``count_fault`` counts the fault before it
+        computes the limits: a client at its limit has more faults than nearly all others, so its
+        next fault changes no limit.
         """
         self._advance_period(now)
         num_counted = self._current_period.faults.get((arm, guard, self._bucket(client)), 0)
@@ -236,7 +238,7 @@ class ClientLimits:
             (arm, guard, self._subnet(address)), 0
         )
         # All clients of the smaller arm may have BREACH_FAULTS together, and the clients of the
-        # larger arm proportionally more. The limit of a subnet is its part of this total.
+        # larger arm proportionally more. The limit of a subnet is its share of this total.
         subnet_part = self._subnet_share(address) * self._relative_share(arm, share)
         return num_subnet_counted < math.ceil(BREACH_FAULTS * subnet_part)
 
@@ -250,7 +252,7 @@ class ClientLimits:
     def _typical_faults(self, faults_by_client: dict[int, int]) -> int:
         """Return the maximum number of faults of a typical client.
 
-        It is 0 unless more than a tenth of the clients have faults.
+        The result is 0 if at most a tenth of the clients have faults, and with at most 9 clients.
         """
         num_clients = sum(self._num_clients.values())
         num_atypical = num_clients - math.ceil(_TYPICAL_QUANTILE * num_clients)
@@ -260,7 +262,7 @@ class ClientLimits:
 
     @staticmethod
     def _relative_share(arm: ArmName, share: float) -> float:
-        """Return the planned share of an arm, divided by the smaller share of both arms."""
+        """Return the planned share of an arm, divided by the share of the smaller arm."""
         arm_share = share if arm == "challenger" else 1 - share
         smaller = min(share, 1 - share)
         return arm_share / smaller if smaller > 0 else 1.0
@@ -277,7 +279,7 @@ class ClientLimits:
         Each client has the same chance, regardless of how many requests it sends.
 
         Args:
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             per_s: Rate of samples over all clients [1/s].
             now: Current time [s, monotonic].
         """
@@ -286,8 +288,8 @@ class ClientLimits:
         samples_per_client = per_s * PERIOD_S / max(1, sum(self._num_clients.values()))
         if self._current_period.client_samples.get(bucket, 0) >= math.ceil(samples_per_client):
             return False
-        # Below one sample per client, only this fraction of the clients is sampled in a period.
-        draw = hash((self._key, self._ends_at, bucket)) % _NUM_BUCKETS
+        # A samples_per_client below 1 is the fraction of the clients that are sampled at all.
+        draw = hash((self._sampling_salt, self._period_ends_at, bucket)) % _NUM_BUCKETS
         return draw < samples_per_client * _NUM_BUCKETS
 
     def record_sample(self, client: str) -> None:
@@ -298,14 +300,14 @@ class ClientLimits:
         )
 
     def _advance_period(self, now: float) -> None:
-        if now >= self._ends_at:
-            has_just_ended = now < self._ends_at + PERIOD_S
+        if now >= self._period_ends_at:
+            has_just_ended = now < self._period_ends_at + PERIOD_S
             self._previous_period = self._current_period if has_just_ended else _Period()
             self._current_period = _Period()
             self._num_clients = {
                 arm: len(clients) for arm, clients in self._previous_period.clients.items()
             }
-            self._ends_at = now + PERIOD_S
+            self._period_ends_at = now + PERIOD_S
             self._refresh_at_requests = self._max_typical_requests = 0
             self._num_absent = len(self._previous_period.client_requests)
 

@@ -15,7 +15,7 @@ class ConnectionSettings(Settings):
         ge=8,
         le=1_000_000,
         description="Maximum number of open connections of one process. At the limit, a new "
-        "connection replaces the one that has waited longest without a request in progress. "
+        "connection replaces the connection that has waited longest without a request in progress. "
         "The limit is lower if the system grants fewer file descriptors.",
     )
     max_per_address: int = Field(
@@ -44,8 +44,8 @@ class ConnectionSettings(Settings):
         100,
         ge=8,
         le=10_000,
-        description="Maximum number of headers and trailers of a request. A request with more is "
-        "refused with status 431.",
+        description="Maximum number of headers and trailers of a request. A request with more "
+        "headers is refused with status 431.",
     )
     header_timeout_s: float = Field(
         10.0,
@@ -53,21 +53,21 @@ class ConnectionSettings(Settings):
         le=600,
         description="Maximum time from the start of a connection, or from the first byte of a "
         "further request, to the end of the header [s]. A request whose header takes longer is "
-        "refused with status 408. It is also the timeout of the TLS handshake.",
+        "refused with status 408. The TLS handshake has the same maximum time.",
     )
     idle_timeout_s: float = Field(
         30.0,
         gt=0,
         le=3600,
-        description="Time from the last response on a connection until the connection is closed, "
-        "unless a further request arrives [s].",
+        description="Maximum time between two requests of a connection [s]. If no further request "
+        "arrives within this time after a response, the connection is closed.",
     )
     write_timeout_s: float = Field(
         10.0,
         gt=0,
         le=600,
-        description="Maximum time for which a client may leave its response unread [s]. After it, "
-        "the client is disconnected.",
+        description="Maximum time for which a client may leave its response unread [s]. A slower "
+        "client is disconnected.",
     )
 
     @model_validator(mode="after")

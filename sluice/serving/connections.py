@@ -1,4 +1,4 @@
-"""The open connections of a server: their limits, and which one is closed for a new one.
+"""The open connections of a server: their limits, and which connection a new one replaces.
 
 A connection is in one of three states:
 
@@ -8,9 +8,10 @@ A connection is in one of three states:
     complete    the request is complete, the response is not, and the client reads
 
 If a new connection would exceed a limit, the connection that has been waiting longest is closed;
-if none waits, the one that has been sending longest. Silent or slow connections thus cannot lock
-out other clients, because a client that sends its request without pauses is waiting and sending
-only for a short time. A connection in the complete state is never closed for another one.
+if no connection waits, the connection that has been sending longest. Silent or slow connections
+thus cannot lock out other clients. A client that sends its request without pauses is waiting and
+sending only for a short time. A connection in the complete state is never closed for a new
+connection.
 """
 
 import itertools
@@ -24,8 +25,8 @@ from sluice.serving.connection_settings import ConnectionSettings
 from sluice.serving.metrics import CloseReason, Metrics
 
 MIN_CONNECTIONS = 8
-"""Minimum of the limit of open connections. A server whose file descriptors suffice for fewer does
-not start."""
+"""Minimum of the limit of open connections. A server does not start if its file descriptors suffice
+only for fewer connections."""
 
 
 class Connection(Protocol):
@@ -54,7 +55,7 @@ class ConnectionTable:
         self._limit = limit
         self._metrics = metrics
         self._open_connections: set[Connection] = set()
-        self._by_address: Counter[str] = Counter()
+        self._num_by_address: Counter[str] = Counter()
         # Insertion order: the first connection has been in its state longest.
         self._waiting_connections: dict[Connection, None] = {}
         self._sending_connections: dict[Connection, None] = {}
@@ -65,16 +66,18 @@ class ConnectionTable:
     def make_room(self, address: str) -> bool:
         """Return whether a connection from ``address`` may be added.
 
-        At a limit, another connection is closed for it if possible.
+        At a limit, another connection is closed for the new connection if possible.
         """
-        if self._by_address[address] >= self.settings.max_per_address and not self._evict(address):
+        if self._num_by_address[address] >= self.settings.max_per_address and not self._evict(
+            address
+        ):
             return False
         return len(self._open_connections) < self._limit or self._evict(None)
 
     def add(self, connection: Connection) -> None:
         """Add a connection in waiting state."""
         self._open_connections.add(connection)
-        self._by_address[connection.address] += 1
+        self._num_by_address[connection.address] += 1
         self._waiting_connections[connection] = None
         self._metrics.connections.set(len(self._open_connections))
 
@@ -85,9 +88,9 @@ class ConnectionTable:
         self._open_connections.remove(connection)
         self._waiting_connections.pop(connection, None)
         self._sending_connections.pop(connection, None)
-        self._by_address[connection.address] -= 1
-        if not self._by_address[connection.address]:
-            del self._by_address[connection.address]
+        self._num_by_address[connection.address] -= 1
+        if not self._num_by_address[connection.address]:
+            del self._num_by_address[connection.address]
         self._metrics.connections.set(len(self._open_connections))
 
     def mark_waiting(self, connection: Connection) -> None:
@@ -112,7 +115,7 @@ class ConnectionTable:
         self._metrics.connections_closed[reason].inc()
 
     def _evict(self, address: str | None) -> bool:
-        """Close the connection that has waited or sent longest, and return whether there was one.
+        """Close the connection that has waited or sent longest; return False without one.
 
         If ``address`` is given, only a connection from this address is closed.
         """
@@ -135,25 +138,26 @@ def raise_descriptor_limit(settings: ConnectionSettings) -> int:
     Raises:
         SettingsError: The hard limit allows fewer than ``MIN_CONNECTIONS`` connections.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     num_open = _count_open_descriptors()
-    reserved = num_open + settings.reserved_descriptors
-    required_limit = settings.max_connections + reserved
-    if soft != resource.RLIM_INFINITY and soft < required_limit:
-        soft = required_limit if hard == resource.RLIM_INFINITY else min(required_limit, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    limit = settings.max_connections
-    if soft != resource.RLIM_INFINITY:
-        limit = min(limit, soft - reserved)
-    if limit < MIN_CONNECTIONS:
+    num_unavailable = num_open + settings.reserved_descriptors
+    required_limit = settings.max_connections + num_unavailable
+    if soft_limit != resource.RLIM_INFINITY and soft_limit < required_limit:
+        is_unlimited = hard_limit == resource.RLIM_INFINITY
+        soft_limit = required_limit if is_unlimited else min(required_limit, hard_limit)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
+    max_connections = settings.max_connections
+    if soft_limit != resource.RLIM_INFINITY:
+        max_connections = min(max_connections, soft_limit - num_unavailable)
+    if max_connections < MIN_CONNECTIONS:
         raise SettingsError(
             f"A server needs file descriptors for {MIN_CONNECTIONS} connections in addition to "
-            f"{settings.reserved_descriptors} reserved ones and {num_open} open ones, but the "
-            f"system grants {soft} in total.",
+            f"{settings.reserved_descriptors} reserved and {num_open} open descriptors, but the "
+            f"system grants {soft_limit} in total.",
             fix="Raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd), or lower "
             "serving.connections.reserved_descriptors.",
         )
-    return limit
+    return max_connections
 
 
 def _count_open_descriptors() -> int:

@@ -1,9 +1,9 @@
-"""Contracts of the inputs and outputs of a served model, and parsing of the requests of all models.
+"""Input and output contracts of a served model, and the parser of requests.
 
 A window has consecutive feature rows; the model predicts the target of the last row. Clients send
 features and not raw rows. From raw rows, ``compute_features`` of a workload would drop the newest
-row, because its target is not known yet. But that is the row to predict. Columns are matched by
-name, in any order. Models with another codec have a ``CodecContract``.
+row, which is the row to predict, because its target is not known yet. Columns are matched by name,
+in any order. Models with another codec have a ``CodecContract``.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """
@@ -35,8 +35,8 @@ class InputContract(Record):
     seq_len: int = Field(ge=1, description="Number of rows of a window.")
     bounds: tuple[tuple[float, float], ...] | None = Field(
         None,
-        description="Minimum and maximum accepted value of each column. Null if training stored no "
-        f"scale of the columns; magnitudes up to {MAX_MAGNITUDE:g} are then accepted.",
+        description="Minimum and maximum accepted value of each column. Null if the networks have "
+        f"no input scales; magnitudes up to {MAX_MAGNITUDE:g} are then accepted.",
     )
 
     @functools.cached_property
@@ -102,9 +102,8 @@ class OutputContract(Record):
 
     kind: Literal["logits", "values"] = Field(
         "values",
-        description="logits: one logit for each class, of which softmax computes the "
-        "probabilities. values: any other output of the model, such as values in the unit of the "
-        "target.",
+        description="logits: one logit for each class; their softmax gives the probabilities. "
+        "values: any other output of the model, such as values in the unit of the target.",
     )
     classes: tuple[str | int, ...] = Field(
         (), description="Labels of the classes, in the order of the logits."
@@ -151,15 +150,16 @@ def read_request(
             f"This server does not serve the model {json.dumps(request.model)}; it serves {model}.",
             fix=f"Send the request with model {model}, or without model.",
         )
-    num_elements, name = len(request.elements), request.elements_field
+    num_elements, elements_name = len(request.elements), request.elements_field
     if num_elements > max_elements:
         raise PayloadTooLarge(
-            f"A request may have at most {max_elements} {name}, got {num_elements}.",
+            f"A request may have at most {max_elements} {elements_name}, got {num_elements}.",
             fix="Send several requests.",
         )
     if request.keys is not None and len(request.keys) != num_elements:
         raise InvalidInput(
-            f"keys must have as many entries as {name} ({num_elements}), got {len(request.keys)}.",
-            fix=f"Send one key for each of the {name}, or leave keys out.",
+            f"keys must have as many entries as {elements_name} ({num_elements}), got "
+            f"{len(request.keys)}.",
+            fix=f"Send one key for each of the {elements_name}, or leave keys out.",
         )
     return request

@@ -1,9 +1,9 @@
 """Detects requests that wait behind many requests of one other subnet (a noisy neighbour).
 
-A client knows its arm. With a few large requests it could make all later requests to this arm
-late, while the other arm is idle. So a request that waited behind such requests is no evidence,
-whatever its result. During such an attack few requests are evidence, and the rollout step does not
-end.
+A client knows its arm. With a few large requests a client could delay all later requests to this
+arm, while the other arm is idle. So a request that waited behind many requests of another subnet is
+no evidence, whatever its result. During an attack of this kind, few requests are evidence, and the
+rollout step does not end.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ class Crowding:
         Args:
             subnet: Subnet of the client.
             num_elements: Number of elements that was passed to ``enter``.
-            result: Result of the request. If it timed out, the arm still computes it, so it is
-                removed later.
+            result: Result of the request. A request that timed out is removed later, because the
+                arm still computes it.
             linger_s: Time after which a request that timed out is removed [s].
         """
         if result.has_started and result.fault == "timeouts":

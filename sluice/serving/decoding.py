@@ -42,7 +42,7 @@ class RequestDecoder:
 
         Raises:
             InvalidInput: The elements do not fit the codec.
-            PredictionTimeout: They were not decoded before the deadline.
+            PredictionTimeout: The elements were not decoded before the deadline.
             ModelFailed: The codec raised an error of another kind.
         """
         loop = asyncio.get_running_loop()
@@ -63,13 +63,13 @@ class RequestDecoder:
             site = error_site(error)
             raise ModelFailed(
                 f"The codec of the model raised {site['error']}.",
-                cause="The code of the codec does not support these elements. The log of the "
-                "server has the location of the error.",
+                cause="The code of the codec probably does not support these elements. The log of "
+                "the server has the location of the error.",
                 fix="Report it to the owner of the model.",
                 error_site=site,
             ) from None
         return as_arrays(x)
 
     def close(self) -> None:
-        """Drop the waiting requests, and let the threads end after the running ones."""
+        """Drop the waiting requests, and let the threads end after their current requests."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -43,7 +43,7 @@ from sluice.workloads.workload import Workload
 
 _MAX_DEVIATIONS = 1e6
 """Maximum accepted distance of a value from the training mean [standard deviations]. Drift stays
-far below it, but a value in a wrong unit, such as ns instead of s, exceeds it."""
+far below this distance, but a value in a wrong unit, such as ns instead of s, exceeds it."""
 
 Pause = Callable[[], object]
 """Function that is called before each network, so that background requests can wait for requests of
@@ -83,7 +83,7 @@ class ServedModel(Protocol):
 
     @property
     def embedder(self) -> "Embedder | None":
-        """Computes the embeddings of sampled requests; None if they are not stored."""
+        """Embeds sampled requests; None if embeddings are not stored."""
 
     def predict(self, x: ModelArrays, pause: Pause | None) -> NDArray[np.float64]:
         """Return the output of each network (M, N, O); calls ``pause`` before each network."""
@@ -91,7 +91,7 @@ class ServedModel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embedder:
-    """Computes the embeddings of requests, by which their drift is detected."""
+    """Computes the embeddings of requests, with which drift is detected."""
 
     weights_digest: str
     """Digest of the weights of the network."""
@@ -137,8 +137,8 @@ class DeployedModel:
         if self.codec is not None and count_elements(x) > self.codec.max_elements:
             # The batch contains several requests. It is split, so that its outputs need no more
             # memory than the outputs of one request.
-            parts = split_elements(x, self.codec.max_elements)
-            return np.concatenate([self.predict(part, pause) for part in parts], axis=1)
+            chunks = split_elements(x, self.codec.max_elements)
+            return np.concatenate([self.predict(chunk, pause) for chunk in chunks], axis=1)
         inputs = as_input(x)
         if self.codec is None and isinstance(inputs, torch.Tensor):
             inputs = inputs.to(self.input_dtype)
@@ -165,7 +165,7 @@ def load_deployed(
 
     Args:
         version: Version to serve.
-        store: Contains the weights of its networks.
+        store: Artifact store with the weights of the networks.
         code: Whether to use the current or the stored code of the network class; see
             ``load_members``.
 
@@ -226,14 +226,15 @@ def _served_networks(workload: Workload, networks: Sequence[nn.Module]) -> tuple
 def _output_contract(workload: Workload) -> OutputContract:
     if workload.task != "classification" or not workload.serves_whole_output:
         return OutputContract()
-    labels = tuple(c if isinstance(c, int) else str(c) for c in workload.classes)
-    return OutputContract(kind="logits", classes=labels)
+    class_labels = tuple(c if isinstance(c, int) else str(c) for c in workload.classes)
+    return OutputContract(kind="logits", classes=class_labels)
 
 
 def _can_embed(network: nn.Module, codec: Codec) -> bool:
     """Return whether an embedding can be computed with a network.
 
-    If not, no error is raised here: the drift reference of the version contains the reason.
+    If it cannot, no error is raised here: the drift reference, which was written at training time,
+    states the reason.
     """
     try:
         embed(network, codec.example())
@@ -255,16 +256,17 @@ def _column_bounds(
 ) -> tuple[tuple[float, float], ...] | None:
     """Return the accepted range of each column, computed from the input scales of the networks.
 
-    A column that was constant in training has no scale; values up to ``MAX_MAGNITUDE`` are
-    accepted. Returns None if a network has no input scales, or has them for another number of
-    columns.
+    A column that was constant in training has no scale; magnitudes up to ``MAX_MAGNITUDE`` are
+    accepted. Returns None if a network has no input scales, or another number of columns.
     """
-    # The scales of encoded inputs do not concern the columns that clients send.
-    scaled = [n for n in networks if isinstance(n, Scaled) and n.scale_inputs and n.encoder is None]
-    if len(scaled) < len(networks) or any(n.num_features != num_columns for n in scaled):
+    # A network with an encoder scales encoded inputs, and not the columns that clients send.
+    scalers = [
+        n for n in networks if isinstance(n, Scaled) and n.scale_inputs and n.encoder is None
+    ]
+    if len(scalers) < len(networks) or any(n.num_features != num_columns for n in scalers):
         return None
-    mean_MD = torch.stack([n.x_mean for n in scaled]).double().cpu().numpy()
-    std_MD = torch.stack([n.x_std for n in scaled]).double().cpu().numpy()
+    mean_MD = torch.stack([n.x_mean for n in scalers]).double().cpu().numpy()
+    std_MD = torch.stack([n.x_std for n in scalers]).double().cpu().numpy()
     # The normaliser stores a standard deviation of 1 for a column that is constant in training.
     radius_MD = np.where(std_MD == 1.0, np.inf, _MAX_DEVIATIONS * std_MD)
     low_D = np.maximum((mean_MD - radius_MD).min(axis=0), -MAX_MAGNITUDE)
@@ -275,7 +277,7 @@ def _column_bounds(
 def predict_rows(
     deployed: DeployedModel, x: torch.Tensor | RowSource, rows: range, *, batch_rows: int
 ) -> NDArray[np.float64]:
-    """Return the prediction (N, O), the mean of the networks, for chosen rows of examples.
+    """Return the prediction (N, O) for chosen rows of examples: the mean of the networks' outputs.
 
     Args:
         deployed: The model.

@@ -1,4 +1,4 @@
-"""Responses to clients whose connection is closed before a request reaches the app."""
+"""Responses that the protocol sends without the app before it closes a connection."""
 
 import http
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class EarlyResponse:
             "header_large",
             431,
             f"A request may have at most {max_headers} headers, and {max_bytes:,} bytes in its "
-            "request line and headers. This one has more.",
+            "request line and headers, but this request has more.",
             "Send fewer headers, or move large values to the body.",
         )
 
@@ -43,18 +43,18 @@ class EarlyResponse:
         return cls(
             "body_large",
             413,
-            f"A body may have at most {max_bytes:,} bytes including its chunk headers. This one "
-            "has more.",
+            f"A body may have at most {max_bytes:,} bytes including its chunk headers, but this "
+            "body has more.",
             "Send the body in fewer and larger chunks.",
         )
 
 
 def raw_response(response: EarlyResponse) -> bytes:
     """Return the bytes of a response, after which the connection is closed."""
-    problem = ErrorResponse(
+    content = ErrorResponse(
         kind=response.reason, what=response.what, why="", do=response.fix, trace=""
     )
-    body = problem.model_dump_json().encode()
+    body = content.model_dump_json().encode()
     phrase = http.HTTPStatus(response.status).phrase
     retry = "retry-after: 1\r\n" if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE else ""
     head = (

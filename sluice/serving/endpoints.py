@@ -67,14 +67,14 @@ async def rollout(request: Request) -> Response:
     "/problems", response_model=ProblemList, responses=error_responses(Unauthorized, Forbidden)
 )
 async def problems(request: Request) -> Response:
-    """Return the current problems as sentences. They contain paths, host names and digests."""
+    """Return the current problems as sentences, which contain paths, host names and digests."""
     return json_response(ProblemList(problems=serving_of(request).split_sync.problems))
 
 
 @METRICS_ROUTES.get(
     "/metrics",
     response_class=PlainTextResponse,
-    # Without these, FastAPI would describe the errors as plain text.
+    # The errors are described here, because FastAPI would describe them as plain text.
     responses={
         error.status: {
             "description": error.__doc__,

@@ -15,7 +15,7 @@ from sluice.serving.state import Serving
 from sluice.serving.tls import Tls
 
 OnReady = Callable[[int], None]
-"""Function that is called with the port once requests are answered."""
+"""Function that is called with the port once the server answers requests."""
 
 
 @contextlib.contextmanager

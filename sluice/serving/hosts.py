@@ -39,8 +39,8 @@ class TrustedHosts:
         self._trusts_any_address = _is_unspecified(host)
         lower_names = [name.lower() for name in names]
         exact_names = (name for name in lower_names if not name.startswith("*."))
-        self._exact = {*LOOPBACK, host.lower(), *exact_names}
-        self._suffixes = tuple(name[1:] for name in lower_names if name.startswith("*."))
+        self._exact_names = {*LOOPBACK, host.lower(), *exact_names}
+        self._name_suffixes = tuple(name[1:] for name in lower_names if name.startswith("*."))
         self._accepted_headers: set[bytes] = set()
 
     def require(self, values: Iterable[bytes]) -> None:
@@ -72,12 +72,12 @@ class TrustedHosts:
             fix="Send one Host header with the name or address of the server.",
         )
 
-    def _trusts(self, value: bytes) -> bool:
-        match = _HOST_HEADER.fullmatch(value.decode("latin-1").lower())
+    def _trusts(self, header: bytes) -> bool:
+        match = _HOST_HEADER.fullmatch(header.decode("latin-1").lower())
         if match is None:
             return False
         name = match["name"].strip("[]").rstrip(".")
-        if name in self._exact or name.endswith(self._suffixes):
+        if name in self._exact_names or name.endswith(self._name_suffixes):
             return True
         return self._trusts_any_address and _is_address(name)
 

@@ -31,7 +31,8 @@ from sluice.serving.wire_protocol import LoaderSpec, ModelInfo
 Isolate = Callable[[str, threading.Event], ServedModel]
 """Function that loads the model of a candidate digest in its own process.
 
-It is called from a thread, returns soon after the event is set, and may raise ``SluiceError``."""
+The function is called from a thread with the digest and an event. It returns soon after the event
+is set, and may raise ``SluiceError``."""
 
 _CHECK_INTERVAL_S = 0.25
 """Interval at which a process is checked [s]: its memory, whether it has ended, and how long a
@@ -48,8 +49,8 @@ more check and the kill of its process."""
 class _SupervisorState:
     """State shared by a supervisor and its model, so that neither keeps the other alive."""
 
-    stop: threading.Event = field(default_factory=threading.Event)
-    loading_done: threading.Event = field(default_factory=threading.Event)
+    stop_event: threading.Event = field(default_factory=threading.Event)
+    loading_done_event: threading.Event = field(default_factory=threading.Event)
     """Event that is set once the model has loaded or has failed to load."""
 
     model_info: ModelInfo | None = None
@@ -59,8 +60,8 @@ class _SupervisorState:
     """The process that was ready last; it may have ended since."""
 
     problem: str = ""
-    """Reason why the model cannot predict, in a sentence; empty while it can. If the model has not
-    loaded even once: how its process ended, as the predicate of a sentence."""
+    """Reason why the model cannot predict, in a sentence; empty while it can. Before the model has
+    loaded once, the ``exit_reason`` of its process."""
 
 
 class IsolatedModel:
@@ -69,7 +70,7 @@ class IsolatedModel:
     def __init__(self, state: _SupervisorState, info: ModelInfo) -> None:
         self._state = state
         self._info = info
-        weakref.finalize(self, state.stop.set)
+        weakref.finalize(self, state.stop_event.set)
 
     @property
     def version(self) -> int:
@@ -146,7 +147,7 @@ class Isolation:
         traceback: TracebackType | None,
     ) -> None:
         for state, _ in self._supervisors:
-            state.stop.set()
+            state.stop_event.set()
         for _, thread in self._supervisors:
             thread.join(_JOIN_TIMEOUT_S)
 
@@ -169,13 +170,17 @@ class Isolation:
             daemon=True,
         )
         self._supervisors = [
-            *((other, thread) for other, thread in self._supervisors if thread.is_alive()),
+            *(
+                (running_state, thread)
+                for running_state, thread in self._supervisors
+                if thread.is_alive()
+            ),
             (state, supervisor),
         ]
         supervisor.start()
-        while not state.loading_done.wait(_CHECK_INTERVAL_S / 5):
+        while not state.loading_done_event.wait(_CHECK_INTERVAL_S / 5):
             if cancel_event.is_set():
-                state.stop.set()
+                state.stop_event.set()
         if state.model_info is None:
             raise ContractError(
                 f"The candidate {short(candidate)} did not load in its own process: the process "
@@ -188,7 +193,7 @@ class Isolation:
 def _supervise(
     state: _SupervisorState, loader: LoaderSpec, candidate: str, settings: ServingSettings
 ) -> None:
-    """Keep a process running until it is stopped or ``max_challenger_restarts`` is reached.
+    """Keep a process running until ``stop_event`` is set or no further restart is allowed.
 
     If the model does not load in the first process, no further process is started.
     """
@@ -200,7 +205,7 @@ def _supervise(
             reason = f"could not be started: {error.strerror or error}"
         if state.model_info is None:
             state.problem = reason
-            state.loading_done.set()
+            state.loading_done_event.set()
             return
         is_last = num_restarts == settings.max_challenger_restarts
         plan = "it does not restart" if is_last else f"it restarts in {delay_s:g} s"
@@ -208,7 +213,7 @@ def _supervise(
             f"The challenger's process {reason}; {plan} ({num_restarts} of "
             f"{settings.max_challenger_restarts} restarts so far). Production answers in its place."
         )
-        if state.stop.wait(delay_s):
+        if state.stop_event.wait(delay_s):
             return
         delay_s *= 2
 
@@ -228,7 +233,7 @@ def _run_process(
         else:
             bytes_when_ready = process.resident_bytes()
             state.process, state.model_info, state.problem = process, info, ""
-            state.loading_done.set()
+            state.loading_done_event.set()
             process.end(_monitor(process, state, settings, bytes_when_ready=bytes_when_ready))
     finally:
         process.end("was stopped")
@@ -243,7 +248,7 @@ def _wait_until_ready(
     Returns a text if the process fails: how it ended or why it must be ended.
     """
     deadline = time.monotonic() + settings.challenger_load_timeout_s
-    while not state.stop.is_set():
+    while not state.stop_event.is_set():
         info = process.wait_for_model(_CHECK_INTERVAL_S)
         if info is not None:
             return info
@@ -264,7 +269,7 @@ def _monitor(
 ) -> str:
     """Monitor the process and return why it must be ended; "" if it ended by itself."""
     max_pending_s = _HANG_DEADLINES * settings.challenger_deadline_s
-    while not state.stop.wait(_CHECK_INTERVAL_S):
+    while not state.stop_event.wait(_CHECK_INTERVAL_S):
         if process.has_ended():
             return ""
         excess = _describe_memory_excess(process, settings, bytes_when_ready=bytes_when_ready)
@@ -284,7 +289,7 @@ def _describe_memory_excess(
         process: The process.
         settings: Maximum growth.
         bytes_when_ready: Memory of the process when its model was loaded, from which the growth
-            is measured; 0 while it loads.
+            is measured; 0 while the model loads.
     """
     growth_bytes = process.resident_bytes() - bytes_when_ready
     if growth_bytes <= settings.max_challenger_memory_bytes:

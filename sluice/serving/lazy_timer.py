@@ -17,36 +17,36 @@ class LazyTimer:
     def __init__(self, loop: asyncio.AbstractEventLoop, on_deadline: Callable[[], None]) -> None:
         self._loop = loop
         self._on_deadline = on_deadline
-        self._ends_at: float | None = None
+        self._deadline: float | None = None
         self._handle: asyncio.TimerHandle | None = None
         self._callback_at = 0.0
 
-    def set(self, ends_at: float | None) -> None:
+    def set(self, deadline: float | None) -> None:
         """Set the deadline [s, time of the event loop]; None for no deadline."""
-        self._ends_at = ends_at
-        if ends_at is None:
+        self._deadline = deadline
+        if deadline is None:
             return
         if self._handle is not None:
-            if self._callback_at <= ends_at:
+            if self._callback_at <= deadline:
                 return
             self._handle.cancel()
-        self._callback_at = ends_at
-        self._handle = self._loop.call_at(ends_at, self._on_timer)
+        self._callback_at = deadline
+        self._handle = self._loop.call_at(deadline, self._on_timer)
 
     def cancel(self) -> None:
         """Cancel the deadline and the scheduled callback."""
-        self._ends_at = None
+        self._deadline = None
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def _on_timer(self) -> None:
         self._handle = None
-        ends_at = self._ends_at
-        if ends_at is None:
+        deadline = self._deadline
+        if deadline is None:
             return
-        if self._loop.time() < ends_at - _TICK_S:
-            self.set(ends_at)
+        if self._loop.time() < deadline - _TICK_S:
+            self.set(deadline)
             return
-        self._ends_at = None
+        self._deadline = None
         self._on_deadline()

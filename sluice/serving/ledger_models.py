@@ -31,7 +31,7 @@ class LedgerModels:
         Args:
             ledger: Registry of the model.
             model: Name of the model.
-            store: Contains the network weights.
+            store: Artifact store with the network weights.
             code: Whether to use the current or the stored code of the network class; see
                 ``load_members``.
             warn: Called with a warning if the code of a version cannot be compared with the

@@ -1,10 +1,10 @@
-"""Executes the rollbacks that alerts request, each of them once, and records them in the ledger.
+"""Executes each rollback that an alert requests once, and records the rollback in the ledger.
 
 An alert is sent repeatedly while it fires, possibly by several senders at once. Each rollback
-stores the key of its alert in the ledger, and an alert whose key is found there does not cause the
-same kind of rollback again. During a cooldown after a rollback, no alert moves production, because
-the cause of the alert is probably the state that the rollback has just ended. If an alert about
-production aborted a rollout and still fires after the cooldown, the rollout was not its cause, and
+stores the key of its alert in the ledger. An alert whose key is found there does not cause the same
+kind of rollback again. During a cooldown after a rollback, no alert moves production, because the
+cause of the alert is probably the state that the rollback has just ended. If an alert about
+production aborted a rollout and still fires after the cooldown, the rollout was not the cause, and
 production is rolled back.
 """
 
@@ -30,7 +30,7 @@ more than this time before a change was not caused by the change."""
 
 
 class LedgerRollback:
-    """Aborts the rollout of one model, or moves its production pointer back."""
+    """Aborts the rollout of one model, or moves the production pointer of the model back."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class LedgerRollback:
         Args:
             ledger: Registry of the model.
             model: Name of the model.
-            store: Contains the artifacts of the previous version.
+            store: Artifact store with the files of the previous version.
             clock: Clock that dates the rollbacks.
             cooldown_s: Time after a rollback in which alerts do not move production [s].
         """
@@ -68,7 +68,7 @@ class LedgerRollback:
         for _ in range(_MAX_ATTEMPTS - 1):
             try:
                 return self._handle(request)
-            except (RolloutConflict, PromotionConflict):  # another process changed it first
+            except (RolloutConflict, PromotionConflict):  # another process changed the registry
                 continue
         return self._handle(request)
 
@@ -82,7 +82,7 @@ class LedgerRollback:
                 return _no_effect(
                     f"The alert has fired since {_format_time(request.began_at)}, before "
                     f"{_rollout_name(rollout)} began at {_format_time(rollout.started_at)}. So the "
-                    "rollout is not its cause."
+                    "rollout is not the cause of the alert."
                 )
         last_transition = (
             None if rollout is None else self._ledger.rollout_transitions(rollout.id)[-1]
@@ -153,7 +153,7 @@ class LedgerRollback:
             return (
                 f"The alert has fired since {_format_time(request.began_at)}, before version "
                 f"{move.to_version} entered production at {_format_time(move.at)}. So this "
-                "version is not its cause."
+                "version is not the cause of the alert."
             )
         rollback_times = [move.at] if move.action == "rollback" else []
         if last_transition is not None and last_transition.outcome in ("abort", "roll_back"):

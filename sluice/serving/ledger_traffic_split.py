@@ -30,7 +30,7 @@ class LedgerTrafficSplit:
         self._model = model
         self._check_interval_s = registry_check_interval_s
         self._consistent_fingerprint: str | None = None
-        """Fingerprint of the last consistent state; None before a check and after a failed one."""
+        """Fingerprint of the last consistent state; None before a check or after a failed check."""
 
         self._next_check_at = float("-inf")
 
@@ -43,8 +43,8 @@ class LedgerTrafficSplit:
             StorageError: The registry cannot be read.
         """
         now = time.monotonic()
-        is_due = now >= self._next_check_at
-        last_fingerprint = None if is_due else self._consistent_fingerprint
+        is_check_due = now >= self._next_check_at
+        last_fingerprint = None if is_check_due else self._consistent_fingerprint
         try:
             verified_split = self._read_verified(last_fingerprint)
         except RegistryInconsistent:
@@ -57,7 +57,7 @@ class LedgerTrafficSplit:
             models = ", ".join(self._ledger.models()) or "none"
             raise UnknownVersion(
                 f"No version of {self._model} is in production (models in the registry: {models}).",
-                cause="The pipeline has not run yet, or its gate promoted no version.",
+                cause="The pipeline has not run yet, or its promotion gate promoted no version.",
                 fix=f"Run: sluice run {self._model}",
             )
         return verified_split.split

@@ -10,7 +10,7 @@ import structlog
 from sluice.base.redaction import redact_data
 
 _MAX_FRAMES = 5
-"""Maximum number of stack frames of an error that are logged; these are the innermost ones."""
+"""Maximum number of stack frames that are logged for an error, counted from the innermost frame."""
 
 
 class LogStream(Protocol):
@@ -25,12 +25,12 @@ class LogStream(Protocol):
 
 def json_log(stream: LogStream) -> Any:
     """Return a logger whose methods take the name of an event, and its fields as keywords."""
-    # One encoder for all lines: creating an encoder costs as much as encoding a line.
+    # All lines share one encoder, because creating an encoder costs as much as encoding a line.
     encode = json.JSONEncoder(default=repr).encode
     return structlog.wrap_logger(
         structlog.WriteLogger(stream),  # type: ignore[arg-type]
         processors=[
-            # Redacted first, because the fields that are added below contain no secret.
+            # Secrets are redacted before level and time are added, which contain no secrets.
             lambda _logger, _method, event: redact_data(event),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

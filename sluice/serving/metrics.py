@@ -32,18 +32,18 @@ _FAULTS: tuple[RequestFault, ...] = ("errors", "timeouts", "not_finite")
 _METHODS = ("GET", "POST")
 
 CloseReason = Literal[
-    "header_late",
-    "header_large",
-    "malformed",
-    "idle",
-    "body_late",
-    "body_large",
-    "unread",
-    "pipelined",
-    "evicted",
-    "busy",
-    "handshake",
-    "descriptors",
+    "header_late",  # the header was not complete in time
+    "header_large",  # the header has too many bytes or fields
+    "malformed",  # the request is no valid HTTP
+    "idle",  # no further request arrived in time
+    "body_late",  # the body was not complete in time
+    "body_large",  # the body has too many bytes including its chunk headers
+    "unread",  # the client did not read its response in time
+    "pipelined",  # too many requests wait for earlier responses
+    "evicted",  # a new connection replaced this connection
+    "busy",  # not accepted: the limit is reached, and no connection can be replaced
+    "handshake",  # the connection or its TLS handshake failed
+    "descriptors",  # the system did not accept it, for example without a free file descriptor
 ]
 """Reason why the server closed a connection or did not accept it."""
 _BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0)
@@ -56,18 +56,18 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"sluice_{name}", text, labels, registry=self._registry)
+        def counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(f"sluice_{name}", help_text, labels, registry=self._registry)
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"sluice_{name}", text, labels, registry=self._registry)
+        def gauge(name: str, help_text: str, *labels: str) -> Gauge:
+            return Gauge(f"sluice_{name}", help_text, labels, registry=self._registry)
 
         self._requests = counter(
             "http_requests", "Responses by status.", "route", "method", "status"
         )
         self._http_seconds = Histogram(
             "sluice_http_seconds",
-            "Time from the first byte of a request to the last byte of its response [s].",
+            "Time from the complete header of a request to the end of its response [s].",
             ("route",),
             buckets=_BUCKETS_S,
             registry=self._registry,
@@ -82,7 +82,8 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self._registry,
         )
-        # Labels are resolved once: resolving them for each request would cost more than counting.
+        # Labels are resolved here, because resolving them in each request would be slower than
+        # counting the request.
         self._route_seconds = {
             route_label: self._http_seconds.labels(route_label) for route_label in (*ROUTES, OTHER)
         }
@@ -116,7 +117,7 @@ class Metrics:
         self.version = gauge("served_version", "Version number; 0 without a version.", "arm")
         self.hook_acts = counter("hook_acts", "Alerts received by the webhook, by effect.", "act")
         for act in ("aborted", "rolled_back", "nothing", "failed"):
-            self.hook_acts.labels(act)  # start at 0, or Prometheus would miss the first increase
+            self.hook_acts.labels(act)  # export 0, or Prometheus would miss the first increase
         self.ready = gauge("ready", "1 while the server accepts requests.")
         self.connections = gauge("connections", "Open connections.")
         closed_connections = counter(
@@ -130,15 +131,15 @@ class Metrics:
         """Count one HTTP response."""
         route_label = route if route in ROUTES else OTHER
         method_label = method if method in _METHODS else OTHER
-        key = (route_label, method_label, status)
-        counter = self._response_counters.get(key)
+        label_values = (route_label, method_label, status)
+        counter = self._response_counters.get(label_values)
         if counter is None:
             counter = self._requests.labels(route_label, method_label, str(status))
-            self._response_counters[key] = counter
+            self._response_counters[label_values] = counter
         counter.inc()
         self._route_seconds[route_label].observe(seconds)
 
-    def count(self, arm: ArmName, *, seconds: float, fault: RequestFault | None) -> None:
+    def count_prediction(self, arm: ArmName, *, seconds: float, fault: RequestFault | None) -> None:
         """Count one prediction that was routed to an arm."""
         self._arm_requests[arm].inc()
         self._arm_seconds[arm].observe(seconds)

@@ -1,7 +1,7 @@
 """ASGI middleware: trace id, host check, size limit of the body, log line and request count.
 
-It uses the ASGI interface directly. A middleware class of the framework wraps each request and
-response in objects, which costs as much as the rest of the router.
+The middleware uses the ASGI interface directly. A middleware class of Starlette would wrap each
+request and response in objects, which costs as much as the rest of Starlette's routing.
 """
 
 import time
@@ -33,11 +33,11 @@ class RequestInfo:
     """Trace id of the request."""
 
     arrived_at: float
-    """Time at which the request arrived [s, monotonic]."""
+    """Time at which the header of the request was complete [s, monotonic]."""
 
     log_fields: dict[str, Any] = field(default_factory=dict)
-    """Fields for the log; they must not contain request data. ``refused`` is the kind of the error
-    that was sent to the client, for a failed request of any cause."""
+    """Fields for the log; they must not contain request data. If the client got an error, the field
+    ``refused`` is the kind of the error."""
 
 
 def request_info(request: Request) -> RequestInfo:
@@ -131,7 +131,7 @@ class RequestMiddleware:
 
     def _too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(
-            f"A body may have at most {self._max_body_bytes:,} bytes. This one has more.",
+            f"A body may have at most {self._max_body_bytes:,} bytes, but this body has more.",
             fix="Send less in each request, for example fewer windows.",
         )
 
@@ -154,7 +154,7 @@ async def _send_error(error: HttpError, info: RequestInfo, send: Send) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),  # else the server must read the whole body
+        (b"connection", b"close"),  # a kept connection would require reading the whole body
     ]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

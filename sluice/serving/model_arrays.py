@@ -30,21 +30,22 @@ def first_element(x: ModelArrays) -> ModelArrays:
     """Return the input of the first element, with N = 1."""
     if isinstance(x, np.ndarray):
         return x[:1]
-    return {name: part[:1] for name, part in x.items()}
+    return {name: array[:1] for name, array in x.items()}
 
 
 def split_elements(x: ModelArrays, size: int) -> list[ModelArrays]:
-    """Return parts of at most ``size`` elements each, in order, without a copy."""
+    """Split inputs into consecutive inputs of at most ``size`` elements each, without a copy."""
     starts = range(0, count_elements(x), size)
     if isinstance(x, np.ndarray):
         return [x[start : start + size] for start in starts]
-    return [{name: part[start : start + size] for name, part in x.items()} for start in starts]
+    return [{name: array[start : start + size] for name, array in x.items()} for start in starts]
 
 
 def can_batch(first: ModelArrays, second: ModelArrays) -> bool:
     """Return whether two inputs can be computed in one batch.
 
-    Texts of different lengths cannot: more padding could change the prediction of the shorter one.
+    Texts of different lengths cannot: the shorter text would be padded, which could change its
+    prediction.
     """
     if isinstance(first, np.ndarray):
         return (
@@ -55,7 +56,7 @@ def can_batch(first: ModelArrays, second: ModelArrays) -> bool:
     return (
         isinstance(second, dict)
         and first.keys() == second.keys()
-        and all(can_batch(part, second[name]) for name, part in first.items())
+        and all(can_batch(array, second[name]) for name, array in first.items())
     )
 
 
@@ -64,17 +65,17 @@ def concatenate(inputs: Sequence[ModelArrays]) -> ModelArrays:
     first = inputs[0]
     if isinstance(first, np.ndarray):
         return np.concatenate([x for x in inputs if isinstance(x, np.ndarray)])
-    parts = [x for x in inputs if isinstance(x, dict)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in first}
+    array_dicts = [x for x in inputs if isinstance(x, dict)]
+    return {name: np.concatenate([arrays[name] for arrays in array_dicts]) for name in first}
 
 
 def as_input(x: ModelArrays) -> "ModelInput":
     """Return the arrays as tensors, without a copy."""
-    import torch  # not at the top: a process that only unpacks arrays starts without it
+    import torch  # imported here, so that a process that only unpacks arrays starts without torch
 
     if isinstance(x, np.ndarray):
         return torch.from_numpy(x)
-    return {name: torch.from_numpy(part) for name, part in x.items()}
+    return {name: torch.from_numpy(array) for name, array in x.items()}
 
 
 def as_arrays(x: "ModelInput") -> ModelArrays:
@@ -82,7 +83,7 @@ def as_arrays(x: "ModelInput") -> ModelArrays:
     if not isinstance(x, dict):
         array: NDArray[Any] = x.detach().cpu().numpy()
         return array
-    return {name: part.detach().cpu().numpy() for name, part in x.items()}
+    return {name: tensor.detach().cpu().numpy() for name, tensor in x.items()}
 
 
 def element_digests(x: ModelArrays, *, key: bytes = b"", size: int = _DIGEST_BYTES) -> list[bytes]:
@@ -93,12 +94,12 @@ def element_digests(x: ModelArrays, *, key: bytes = b"", size: int = _DIGEST_BYT
         key: Secret key, without which the digests cannot be predicted; at most 64 bytes.
         size: Length of a digest [bytes].
     """
-    parts = [x] if isinstance(x, np.ndarray) else [x[name] for name in sorted(x)]
-    contiguous_parts = [np.ascontiguousarray(part) for part in parts]
+    arrays = [x] if isinstance(x, np.ndarray) else [x[name] for name in sorted(x)]
+    contiguous_arrays = [np.ascontiguousarray(array) for array in arrays]
     digests = []
     for index in range(count_elements(x)):
         hasher = hashlib.blake2b(digest_size=size, key=key)
-        for part in contiguous_parts:
-            hasher.update(part[index].tobytes())
+        for array in contiguous_arrays:
+            hasher.update(array[index].tobytes())
         digests.append(hasher.digest())
     return digests

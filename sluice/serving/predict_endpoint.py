@@ -23,7 +23,8 @@ ROUTES = token_routes("predict")
     "/predict",
     response_model=PredictionResponse,
     responses=error_responses(*PREDICT_ERRORS),
-    # FastAPI must not parse the body: its size is checked first, and errors have our format.
+    # The schema is set here, because FastAPI must not parse the body: the size of the body is
+    # checked first, and errors have Sluice's format.
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -34,13 +35,13 @@ ROUTES = token_routes("predict")
 async def predict(request: Request) -> Response:
     """Predict from one or more elements, such as windows of feature rows; see /model."""
     serving, info = serving_of(request), request_info(request)
-    admission, holder = serving.admission, token_name(request)
-    admission.require_rate(holder)
-    with admission.reserve_body_memory(holder) as reading:
+    admission, client_token = serving.admission, token_name(request)
+    admission.require_rate(client_token)
+    with admission.reserve_body_memory(client_token) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
-    # After the body was read, so that a slow client occupies no slot.
-    with admission.count_prediction(holder):
-        # The router uses the same table: nothing is awaited between here and its first line.
+    # The prediction is counted after the body was read, so that a slow client occupies no slot.
+    with admission.count_prediction(client_token):
+        # The router uses the same table: nothing is awaited until the first line of ``route``.
         deployed = serving.router.table.production.deployed
         parsed_request = read_request(
             body,
@@ -54,8 +55,8 @@ async def predict(request: Request) -> Response:
             address="" if request.client is None else address_for_limits(request.client.host),
             deadline=time.monotonic() + serving.settings.deadline_s,
         )
-    tags = _tags(routed_prediction)
-    info.log_fields.update(tags)
+    routing_fields = _routing_fields(routed_prediction)
+    info.log_fields.update(routing_fields)
     if routed_prediction.challenger_fault is not None:
         info.log_fields["challenger_fault"] = routed_prediction.challenger_fault
         info.log_fields["challenger_error"] = routed_prediction.challenger_error
@@ -70,13 +71,13 @@ async def predict(request: Request) -> Response:
         epoch=routed_prediction.split.epoch,
         trace=info.trace_id,
     )
-    return json_response(
-        content, headers={f"x-sluice-{key}": str(value) for key, value in tags.items()}
-    )
+    headers = {f"x-sluice-{name}": str(value) for name, value in routing_fields.items()}
+    return json_response(content, headers=headers)
 
 
-def _tags(routed_prediction: RoutedPrediction) -> dict[str, Any]:
-    tags: dict[str, Any] = {"version": routed_prediction.version, "arm": routed_prediction.arm}
+def _routing_fields(routed_prediction: RoutedPrediction) -> dict[str, Any]:
+    """Return the fields on the routing, for the log and the headers of the response."""
+    fields: dict[str, Any] = {"version": routed_prediction.version, "arm": routed_prediction.arm}
     if routed_prediction.split.rollout is not None:
-        tags["rollout"] = routed_prediction.split.rollout
-    return tags
+        fields["rollout"] = routed_prediction.split.rollout
+    return fields

@@ -1,19 +1,20 @@
 """HTTP/1.1 protocol that adds limits to uvicorn: for time, bytes and number of headers.
 
-Uvicorn (0.54, httptools) limits neither the bytes of a header nor the time until it is complete.
-It closes an idle connection only after the first response, and waits forever for a client that
-does not read. A header of 120 MiB kept its event loop busy for seconds. Here every phase of a
-connection has a time limit:
+Uvicorn (0.54, httptools) limits neither the bytes of a header nor the time of its arrival. A header
+of 120 MiB kept the event loop busy for seconds. Uvicorn closes an idle connection only after the
+first response, and waits forever for a client that does not read. Here a connection has phases with
+time limits:
 
-    head     from the connection, or the first byte of a further request, to a complete header
-    body     until the body is complete; the app has a shorter limit and answers before, see
-             ``body.py``
-    answer   no limit here, because the app has its deadlines; if the client does not read the
-             response, the connection may be closed for another one
+    head     from the connection, or the first byte of a further request, to the complete header
+    body     from the complete header to the complete body; the app has a shorter limit and
+             responds earlier, see ``body.py``
+    answer   from the complete body to the complete response; without a limit, because the app has
+             deadlines
     idle     between two requests
-    closing  until the client has read the response
+    closing  from the response to the end of the connection
 
-A request that exceeds a limit gets an error response in the JSON format of the app, unless another
+In every phase, a client that does not read its response is disconnected after a write timeout. A
+request that exceeds a limit gets an error response in the JSON format of the app, unless another
 response is in progress. The connection is then closed.
 """
 
@@ -46,7 +47,7 @@ ConnectionPhase = Literal["head", "body", "answer", "idle", "closing"]
 
 
 class _RefusedError(Exception):
-    """Stops the parser; the protocol stores the reason."""
+    """Exception that stops the parser. The protocol has stored the reason as ``_refusal``."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -79,8 +80,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._connection_table = connection_table
         self._limits = connection_table.settings
         self._body_limit_s = body_timeout_s + _BODY_EXTRA_S
-        # Chunk headers count here. In chunks of one byte a body has six times its size, but no
-        # real client sends a whole body this way, so twice the size suffices.
+        # Includes the headers of chunks. In chunks of one byte, a body has six times its size. No
+        # real client sends a whole body in such chunks, so twice the size suffices.
         self._max_wire_bytes = 2 * max_body_bytes + self._limits.max_header_bytes
         self._phase: ConnectionPhase = "head"
         self._timer = LazyTimer(self.loop, self._on_timeout)
@@ -89,8 +90,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._refusal: EarlyResponse | None = None  # set before _RefusedError is raised
         self._is_evicted = False
-        self._is_in_message = False
-        self._num_pending_bytes = 0  # received since the last complete header or body
+        self._is_in_message = False  # True from the first to the last byte of a request
+        self._num_pending_bytes = 0  # bytes received since the last complete header or body
         self._num_head_bytes = 0
         self._num_headers = 0
 
@@ -134,7 +135,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(EarlyResponse.body_large(self._max_wire_bytes))
 
     def pause_writing(self) -> None:
-        """Start the write timeout; meanwhile the connection may be closed for another."""
+        """Start the write timeout; until its end, a new connection may replace this one."""
         super().pause_writing()
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(
@@ -161,7 +162,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._await_end()
 
     def evict(self) -> None:
-        """Close immediately, in favour of another connection."""
+        """Close immediately, because a new connection replaces this connection."""
         self._is_evicted = True
         if self.transport is not None:
             self.transport.abort()
@@ -194,7 +195,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Pass the request to the app."""
         if len(self.pipeline) >= _MAX_PIPELINED:
-            # Has no text, because it is never sent: another response is in progress.
+            # This response has no text, because it is never sent: another response is in progress.
             self._refusal = EarlyResponse("pipelined", 503, "", "")
             raise _RefusedError
         host = host_of_target(self.url)
@@ -221,7 +222,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._enter("answer", None)
 
     def on_response_complete(self) -> None:
-        """Wait for a further request; uvicorn starts the next pipelined one."""
+        """Wait for a further request; if requests are pipelined, uvicorn starts the next."""
         super().on_response_complete()
         # The idle timeout replaces uvicorn's timer, which any received byte would stop.
         self._unset_keepalive_if_required()
@@ -233,7 +234,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._enter_idle()
 
     def send_400_response(self, msg: str) -> None:
-        """Respond to an invalid request, or to one beyond a limit."""
+        """Respond to a request that is invalid or exceeds a limit."""
         self._refuse(
             self._refusal
             or EarlyResponse(
@@ -242,9 +243,9 @@ class BoundedProtocol(HttpToolsProtocol):
         )
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Answer the request without the upgrade, and close the connection after it.
+        """Answer the request without the upgrade, and close the connection after the response.
 
-        Without this, uvicorn would log a line for every received chunk.
+        Uvicorn's own method would log a line for every received chunk.
         """
         self.cycle.keep_alive = False
 
@@ -269,8 +270,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _enter(self, phase: ConnectionPhase, limit_s: float | None) -> None:
         self._phase = phase
         self._phase_ends_at = None if limit_s is None else self.loop.time() + limit_s
-        # While parsing, data_received sets the timer at its end: most requests pass several phases
-        # in one call.
+        # Most requests pass several phases in one call of data_received. It sets the timer once,
+        # at its end.
         if not self._is_parsing:
             self._timer.set(self._phase_ends_at)
 
@@ -280,9 +281,9 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._phase == "closing":
             self.transport.abort()
         else:
-            # Nothing is sent. In the body phase the app responds earlier. Otherwise no byte of
-            # a request has arrived, and the client would mistake an error for the response to its
-            # next request.
+            # Nothing is sent. In the body phase, the app has already responded. In the other phases
+            # no byte of a request has arrived, and the client would mistake an error for the
+            # response to its next request.
             self._connection_table.count_closed("body_late" if self._phase == "body" else "idle")
             self.transport.close()
             self._await_end()

@@ -1,6 +1,6 @@
 """The only adapter to Ray Serve: runs the app in several processes behind Ray's proxy.
 
-Ray starts the replicas, restarts those that end or hang, and distributes the requests. It does
+Ray starts the replicas, restarts replicas that end or hang, and distributes the requests. Ray does
 not choose versions: each replica reads the ledger, and reports its counts there.
 """
 
@@ -30,12 +30,12 @@ from sluice.serving.tls import Tls
 
 _APP_NAME = "sluice"
 _START_TIMEOUT_S = 300.0
-"""Maximum time in which all replicas must start [s]. Each imports torch."""
+"""Maximum time in which all replicas must start [s]. Each replica imports torch."""
 _POLL_INTERVAL_S = 0.1
 """Interval at which the state of the replicas is read [s]."""
 _BALANCED_ROUTING = {"RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0"}
-"""Environment of Ray's controller, with which the proxy uses all replicas equally. By default it
-uses replicas on other machines only when the replicas on its own machine are fully loaded."""
+"""Environment of Ray's controller, with which the proxy uses all replicas equally. By default the
+proxy uses replicas on other machines only when the replicas on its own machine are fully loaded."""
 
 
 class DrainSignal:
@@ -59,12 +59,12 @@ class Replica:
     ``serve.ingress`` attaches the app to the class, and ``serve.deployment`` makes it a deployment.
     """
 
-    def __init__(self, spec: ServerSpec, signal: Any) -> None:
+    def __init__(self, spec: ServerSpec, drain_signal: Any) -> None:
         """Open the server state, as ``sluice serve`` does.
 
         Args:
             spec: Specification of the server.
-            signal: Handle of the ``DrainSignal`` actor.
+            drain_signal: Handle of the ``DrainSignal`` actor.
         """
         # A challenger runs in a child process. It must not read the credentials in this process's
         # environment.
@@ -75,7 +75,7 @@ class Replica:
         )
         self._serving = self._server_context.__enter__()
         self._hosts = TrustedHosts(spec.host, spec.settings.trusted_hosts)
-        self._drain_task = asyncio.get_running_loop().create_task(self._drain_upon(signal))
+        self._drain_task = asyncio.get_running_loop().create_task(self._drain_upon(drain_signal))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         """Return the app; called once by Ray."""
@@ -90,10 +90,10 @@ class Replica:
         if hang_duration_s:
             raise RuntimeError(f"production has computed one batch for {hang_duration_s:.1f} s")
 
-    async def _drain_upon(self, signal: Any) -> None:
+    async def _drain_upon(self, drain_signal: Any) -> None:
         try:
-            await signal.wait.remote()
-        finally:  # also if the process that started the actor has ended, and the actor with it
+            await drain_signal.wait.remote()
+        finally:  # also if the actor has ended together with the process that started it
             self._serving.drain()
 
 
@@ -119,8 +119,8 @@ def serve_on_ray(
         address: Address of a cluster, as in ``ComputeSettings``; None for this machine.
         port: Port to listen on; 0 selects a port that is free on this machine.
         tls: Certificate and key, also present on the head machine; None serves plain HTTP.
-        on_ready: Called with the port once requests are answered.
-        stop: Set by another thread to stop.
+        on_ready: Called with the port once the replicas answer requests.
+        stop: Event that another thread sets to stop the server.
 
     Raises:
         SettingsError: The cluster cannot be reached, is too small or already runs Serve; or the
@@ -132,7 +132,7 @@ def serve_on_ray(
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         _require_usable_cluster(ray, serve, replicas)
-        # Checks that the port can be used, and selects a free one for port 0. Ray binds it later.
+        # Check that the port can be used, and select a free port for 0. Ray binds the port later.
         with bind_socket(spec.host, port) as bound_socket:
             port = bound_socket.getsockname()[1]
         serve.start(
@@ -142,11 +142,11 @@ def serve_on_ray(
             logging_config=_logging_config(),
         )
         try:
-            signal = ray.remote(num_cpus=0)(DrainSignal).remote()
-            _deploy(serve, spec, signal, replicas)
+            drain_signal = ray.remote(num_cpus=0)(DrainSignal).remote()
+            _deploy(serve, spec, drain_signal, replicas)
             on_ready(port)
             stop.wait()
-            ray.get(signal.set.remote())
+            ray.get(drain_signal.set.remote())
             time.sleep(spec.settings.drain_delay_s)
             serve.delete(_APP_NAME)
         finally:
@@ -174,12 +174,12 @@ def _require_usable_cluster(ray: Any, serve: Any, replicas: int) -> None:
         raise SettingsError(
             "Ray Serve already runs on this cluster, and the address of its proxy cannot be "
             "changed.",
-            cause="Another server runs on the cluster, or one was killed.",
+            cause="Another server runs on the cluster, or was killed without stopping Ray Serve.",
             fix="Stop that server where it was started, or run: serve shutdown",
         )
 
 
-def _deploy(serve: Any, spec: ServerSpec, signal: Any, replicas: int) -> None:
+def _deploy(serve: Any, spec: ServerSpec, drain_signal: Any, replicas: int) -> None:
     """Start the replicas and wait until they answer requests."""
     settings = spec.settings
     application = serve.deployment(
@@ -192,7 +192,7 @@ def _deploy(serve: Any, spec: ServerSpec, signal: Any, replicas: int) -> None:
         max_constructor_retry_count=1,
         ray_actor_options={"num_cpus": 1, "runtime_env": {"env_vars": WORKER_ENVIRONMENT}},
         logging_config=_logging_config(),
-    )(serve.ingress()(Replica)).bind(spec, signal)
+    )(serve.ingress()(Replica)).bind(spec, drain_signal)
     target = serve.RunTarget(target=application, name=_APP_NAME, route_prefix="/")
     serve.run_many([target], wait_for_applications_running=False)
     give_up_at = time.monotonic() + _START_TIMEOUT_S

@@ -24,7 +24,7 @@ class ReportSink(Protocol):
     """Destination of reports. It is called from a thread, may block, and may raise SluiceError."""
 
     def write(self, report: ServerReport) -> None:
-        """Store a report. If it raises ``SamplesRefused``, everything but the samples is stored."""
+        """Store a report. If ``SamplesRefused`` is raised, only the samples are not stored."""
 
 
 class Reporter:
@@ -78,10 +78,10 @@ class Reporter:
         """Report once, unless the previous report is still being written.
 
         Args:
-            is_final: Whether this is the final report, which waits for the previous one.
+            is_final: Whether this is the final report, which waits for the previous report.
         """
         wait_s = self._settings.registry_timeout_s if is_final else 0.0
-        if not await self._is_previous_written(timeout_s=wait_s):
+        if not await self._wait_for_last_write(timeout_s=wait_s):
             self._report_failure("the registry has not answered the last report")
             return
         samples = self._buffer.take()
@@ -107,11 +107,12 @@ class Reporter:
             if samples:
                 self._split_sync.clear_problem("samples")
 
-    async def _is_previous_written(self, *, timeout_s: float) -> bool:
+    async def _wait_for_last_write(self, *, timeout_s: float) -> bool:
+        """Wait until the last report is written; return False if the timeout passed."""
         if self._last_write is None or self._last_write.done():
             return True
         last_write = asyncio.wrap_future(self._last_write)
-        # Retrieves the exception, or asyncio would log it as never retrieved.
+        # The callback retrieves the exception, which asyncio would otherwise log.
         last_write.add_done_callback(lambda future: future.cancelled() or future.exception())
         finished_futures, _ = await asyncio.wait([last_write], timeout=timeout_s)
         return bool(finished_futures)

@@ -1,4 +1,4 @@
-"""Samples a few requests: random ones and failed ones.
+"""Samples a few random requests and a few failed requests.
 
 A random request is stored with its output, and during a rollout with the outputs of both arms. A
 failed request is stored without outputs. Samples are used to detect drift and to compare the
@@ -48,9 +48,9 @@ class RequestSampler:
         now = time.monotonic()
         has_failed = result.fault is not None
         if has_failed:
-            is_sampled = self._buffer.should_keep_failure(now)
+            is_sampled = self._buffer.reserve_failure(now)
         else:
-            is_sampled = self._should_sample(context, now)
+            is_sampled = self._reserve_sample(context, now)
         if not is_sampled:
             return
         table, split, request = context.table, context.split, context.request
@@ -80,19 +80,19 @@ class RequestSampler:
             self._background.start(
                 self._complete(sample, compared_worker, context, is_embedded=is_embedded)
             )
-        # If there is no room in the background, a sample that must be compared is dropped: it would
-        # lack the output of the other arm.
+        # If there is no room in the background, a sample of a rollout is dropped, because it would
+        # lack the output of the other arm. Other samples are added without an embedding.
         elif not is_compared:
             self._buffer.add(sample)
 
-    def _should_sample(self, context: RequestContext, now: float) -> bool:
-        """Return whether to sample a request, and count it in its client's rate if so."""
-        if self._buffer.is_exhausted(now):  # checked first: it is cheap and nearly always true
+    def _reserve_sample(self, context: RequestContext, now: float) -> bool:
+        """Return whether a request is sampled; if it is, count it for its client."""
+        if self._buffer.is_exhausted(now):  # a cheap check first, which is nearly always true
             return False
         clients, per_s = self._clients, self._settings.samples_per_s
         if not (
             clients.may_sample(context.client, per_s=per_s, now=now)
-            and self._buffer.should_sample(now)
+            and self._buffer.reserve_sample(now)
         ):
             return False
         clients.record_sample(context.client)
@@ -106,9 +106,9 @@ class RequestSampler:
         *,
         is_embedded: bool,
     ) -> None:
-        """Add a sample after predicting with the other arm, and embedding the first element.
+        """Predict with the other arm and embed the first element if needed; then add the sample.
 
-        No client waits for either.
+        Runs in the background, so no client waits.
         """
         x = first_element(context.x)
         if compared_worker is not None:
@@ -128,7 +128,7 @@ class RequestSampler:
     async def _embedding(self, arm: ArmWorker, x: ModelArrays) -> SampledEmbedding | None:
         """Return the embedding of one element with six significant digits.
 
-        Return None if it cannot be computed or is not finite.
+        Return None if the embedding cannot be computed or is not finite.
         """
         values = await self._background.embed(arm, x)
         embedder = arm.deployed.embedder
@@ -141,9 +141,9 @@ class RequestSampler:
 
 
 def _describe_element(context: RequestContext) -> tuple[tuple[float, ...], str | None]:
-    """Return the values of the first element that are tested for drift, and its digest.
+    """Return the values of the first element that are tested for drift, and the element's digest.
 
-    The values of a window are its last row. A window has no digest.
+    The values of a window are its last row. A window has no digest (None).
     """
     codec = context.table.production.deployed.codec
     if codec is None:

@@ -20,14 +20,14 @@ class ResponseWriter:
         self._transport = transport
         self._cycle = cycle
         self._head: bytes | None = None
-        """Head that is not written yet. None before the head; b"" after it was written."""
+        """Head that is not written yet; None before the head, b"" after it was written."""
 
     def write(self, data: bytes) -> None:
-        """Write data. The head is kept until the next write, and then written with its data."""
+        """Write data. The head is kept until the next call, and then written with its data."""
         if self._head is not None:
             data, self._head = self._head + data, b""
-        # The data is the head of the response. "100 Continue" comes before the response and is
-        # written at once, because the client waits for it.
+        # The first data of a started response are its head. "100 Continue" is written before the
+        # response has started, and at once, because the client waits for it.
         elif self._cycle.response_started:
             self._head = data
             return

@@ -28,7 +28,7 @@ class RollbackRequest:
 
     action: RollbackAction
     key: str
-    """Key that is the same in all notifications of this alert, and differs between alerts."""
+    """Id of one firing of the alert, the same in all notifications of this firing."""
 
     reason: str
     began_at: datetime
@@ -66,4 +66,4 @@ class RollbackWebhook:
         default_factory=lambda: RateLimit(per_s=_MAX_REQUESTS_PER_S, burst=_MAX_BURST_REQUESTS)
     )
     handling_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a request is handled, so that rollbacks do not run concurrently."""
+    """Held while an alert is handled, so that rollbacks do not run concurrently."""

@@ -1,8 +1,8 @@
 """The endpoint ``POST /hooks/rollback``: an alert aborts a rollout or rolls production back.
 
-Alertmanager calls this route as a webhook. It requires a token of scope ``hook``, so that clients
-that may request predictions cannot roll back. A server has this route only if it has such a token,
-or a token file, to which one may be added later.
+Alertmanager calls this route as a webhook. The route requires the scope ``hook``, so that clients
+that may request predictions cannot roll back. A server has this route only if it has a token of
+this scope, or a token file, to which such a token may be added later.
 """
 
 import asyncio
@@ -59,14 +59,14 @@ class AlertmanagerAlert(BaseModel):
 
     @property
     def key(self) -> str:
-        """Key that all notifications of one firing share; it differs when the alert fires again."""
+        """Id of one firing of the alert: the same in all notifications until the alert resolves."""
         return f"{self.fingerprint} {self.startsAt.isoformat()}"
 
     @property
     def reason(self) -> str:
         """Summary of the alert in one line, or its name if it has no summary.
 
-        Non-printable characters become spaces: databases or terminals reject some of them, and a
+        Non-printable characters become spaces: databases or terminals reject some of these, and a
         rollback must not fail because of the text of its alert.
         """
         for text in (self.annotations.get("summary", ""), self.labels.get("alertname", "")):
@@ -177,7 +177,7 @@ def _parse_payload(body: bytes) -> AlertmanagerPayload:
 async def _handle(
     alert: AlertmanagerAlert, rollback: RollbackHandler, *, model: str
 ) -> RollbackResult:
-    """Execute the action that an alert requests, if it fires and is about this model."""
+    """Execute the action that an alert requests, if the alert is firing and about this model."""
     alert_model = alert.labels.get("model", model)
     action = next((a for a in _ACTIONS if a == alert.labels.get("sluice_action")), None)
     if alert.status != "firing":

@@ -1,8 +1,8 @@
 """Routes each request: sticky assignment to an arm, fallback to production, shadow requests.
 
 A request uses the routing table that was in force when it began, so replacing the table does not
-affect requests in progress. A fault of the challenger is counted for the challenger, even though
-the client does not see it, because production answers in its place.
+affect requests in progress. If the challenger fails, production answers in its place, and the
+fault is counted for the challenger although the client does not see it.
 """
 
 import time
@@ -80,7 +80,7 @@ class Router:
         self.counters.set_split(table.compared_split, now=self._clock())
 
     def effective_split(self, split: TrafficSplit) -> TrafficSplit:
-        """Return the split, without its challenger if its lease has expired.
+        """Return the split, without the challenger if the lease has expired.
 
         An expired lease stays expired even if the clock is set back.
         """
@@ -154,15 +154,15 @@ class Router:
         if challenger_failure is None:
             production_faults = self._count("production", result, context, is_crowded=is_crowded)
             self._sampler.record(context, "production", result)
-            # Failed requests of production are repeated as well; otherwise only the challenger
-            # could have faults that the other arm does not have.
+            # Faulty requests of production are repeated on the challenger. Without these repeats,
+            # only the challenger could have faults that the other arm does not have.
             if split.shadow and table.shadow_arm_name == "challenger":
                 self._comparison.send_shadow(context, production_faults)
             else:
                 self._comparison.repeat_on_other_arm("production", production_faults, context)
         else:
-            # The fallback is the other arm's response to the same request. If both arms fail, the
-            # challenger is not worse.
+            # Production has answered the same request, so the arms are compared without a repeat.
+            # If both arms fail, the challenger is not worse.
             production_faults = self._comparison.guard_faults(result)
             if split.shadow:
                 self.counters.count(
@@ -173,9 +173,9 @@ class Router:
                     challenger_faults=challenger_faults,
                     production_faults=production_faults,
                 )
-            # The queue limit applies although no repeat is needed. It limits the evidence about
-            # faults of production, so it must limit the evidence about faults of the challenger,
-            # too.
+            # No repeat is needed here, but the queue limit of repeats applies. It limits the
+            # evidence about faults of production, so it must also limit the evidence about faults
+            # of the challenger.
             elif self._comparison.can_repeat(challenger_faults, context):
                 self._comparison.add_fault_evidence(
                     "challenger", challenger_faults, production_faults, context
@@ -200,11 +200,11 @@ class Router:
         self._decoder.close()
 
     def _is_chosen(self, user: str | None, split: TrafficSplit) -> bool:
-        """Return whether the challenger answers: always the same for a user, otherwise random."""
+        """Return whether the challenger answers: fixed for a user, random without a user."""
         if user is not None:
             return is_chosen(user, salt=split.salt, share=split.share)
-        # Drawn here and not derived from the request. Otherwise a client that has reached the
-        # challenger once could repeat the value, for example a trace id, to reach it again.
+        # The arm is not derived from the request, for example from its trace id. A client that has
+        # reached the challenger once could repeat the trace id to reach the challenger again.
         return self._random.uniform() < split.share
 
     async def _try_for_client(
@@ -230,8 +230,8 @@ class Router:
     def _count(
         self, arm: ArmName, result: ArmResult, context: RequestContext, *, is_crowded: bool
     ) -> GuardFaults:
-        """Count a request of an arm. Return its faults if it is compared, otherwise none."""
-        # In a shadow step, the request is admitted with its result on the other arm; see
+        """Count a request of an arm. Return its faults if the arms are compared on this request."""
+        # In a shadow step, the request is admitted once both arms have results; see
         # ``ArmComparison.add_evidence_of_both_arms``.
         is_compared = context.split.shadow or self._comparison.admit_request(
             arm, context, is_crowded=is_crowded
@@ -244,5 +244,5 @@ class Router:
             address=context.address,
             is_in_p95=is_compared,
         )
-        self._metrics.count(arm, seconds=result.seconds, fault=result.fault)
+        self._metrics.count_prediction(arm, seconds=result.seconds, fault=result.fault)
         return self._comparison.guard_faults(result) if is_compared else NO_FAULTS

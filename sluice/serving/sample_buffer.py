@@ -10,13 +10,13 @@ _MAX_SAMPLES = 500
 the oldest samples are dropped."""
 
 _BURST_SAMPLES = 5
-"""Maximum number of random samples at once."""
+"""Maximum number of requests that are sampled in a burst; ``per_s`` limits the rate after that."""
 
 _FAILURES_PER_S = 10.0
 """Maximum sustained rate at which failed requests are sampled [1/s]."""
 
 _BURST_FAILURES = 50
-"""Maximum number of sampled failed requests at once."""
+"""Maximum number of failed requests that are sampled in a burst."""
 
 
 class SampleBuffer:
@@ -32,7 +32,7 @@ class SampleBuffer:
         self._failure_limit = RateLimit(per_s=_FAILURES_PER_S, burst=_BURST_FAILURES)
         self._samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES)
 
-    def should_sample(self, now: float) -> bool:
+    def reserve_sample(self, now: float) -> bool:
         """Return whether a request at ``now`` [s, monotonic] is sampled; count it if it is."""
         return self._sample_limit is not None and self._sample_limit.take(now)
 
@@ -40,10 +40,10 @@ class SampleBuffer:
         """Return whether no request of any client can be sampled at ``now`` [s, monotonic]."""
         return self._sample_limit is None or self._sample_limit.is_empty(now)
 
-    def should_keep_failure(self, now: float) -> bool:
-        """Return whether a request that failed at ``now`` [s, monotonic] is sampled, and count it.
+    def reserve_failure(self, now: float) -> bool:
+        """Return whether a request that failed at ``now`` [s, monotonic] is sampled.
 
-        Failed requests have their own rate limit.
+        If it is, count it. Failed requests have their own rate limit.
         """
         return self._sample_limit is not None and self._failure_limit.take(now)
 

@@ -54,8 +54,6 @@ def open_serving(
 ) -> Serving:
     """Read the traffic split and load its models, and return the state of a server.
 
-    A server without a usable production model thus does not start.
-
     Args:
         model: Name of the model.
         source: Source of the traffic split.
@@ -149,7 +147,7 @@ def require_token_beyond_loopback(host: str, tokens: Tokens) -> None:
 def cleartext_warnings(host: str, tokens: Tokens) -> Iterator[str]:
     """Yield a warning if clients would send tokens over the network in clear text.
 
-    Call this only for a server without TLS.
+    Call this function only for a server without TLS.
 
     Args:
         host: Address to listen on.
@@ -184,9 +182,9 @@ class DrainingServer(uvicorn.Server):
         Args:
             config: Configuration of uvicorn.
             serving: State of the server.
-            listening_socket: Bound socket. The server closes it when it shuts down.
+            listening_socket: Bound socket. The server closes this socket at shutdown.
             connection_table: Open connections and their limits.
-            on_ready: Called with the port once requests are answered.
+            on_ready: Called with the port once the server answers requests.
         """
         super().__init__(config)
         self._serving = serving
@@ -198,7 +196,7 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening and report the port."""
-        # ``sockets`` is empty. Uvicorn would accept connections from its sockets without limits.
+        # ``sockets`` is empty, because uvicorn would accept connections from them without limits.
         await super().startup(sockets=sockets)
         self._listening_socket.listen(self.config.backlog)
         self._acceptor = Acceptor(
@@ -257,7 +255,7 @@ def serve(
         host: Address to listen on.
         port: Port to listen on; 0 selects a free port.
         tls: Certificate and key; None serves plain HTTP.
-        on_ready: Called with the port once requests are answered.
+        on_ready: Called with the port once the server answers requests.
 
     Raises:
         SettingsError: The address cannot be used, or the system grants too few file descriptors.
@@ -302,14 +300,14 @@ def serve(
 def bind_socket(host: str, port: int) -> socket.socket:
     """Return a socket bound to an address.
 
-    Callers may also use it to check an address before they start anything expensive.
+    The function also serves to check an address before anything expensive is started.
 
     Raises:
         SettingsError: The address cannot be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # IPPROTO_TCP is explicit, because asyncio otherwise does not recognise TCP, and does not
-    # disable Nagle's algorithm, which delays responses by 40 ms.
+    # Without an explicit IPPROTO_TCP, asyncio does not recognise TCP. It then does not disable
+    # Nagle's algorithm, which delays responses by 40 ms.
     bound_socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

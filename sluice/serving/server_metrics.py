@@ -12,7 +12,7 @@ from sluice.serving.state import Serving
 PROBLEM_KINDS = (
     "source",  # the traffic split cannot be read
     "registry",  # entries of the registry about what to serve contradict each other
-    "stale",  # a traffic split was ignored, because its epoch is outdated
+    "stale",  # a traffic split was ignored, because a newer or contradicting split is known
     "production",  # the production version does not load
     "challenger",  # the challenger does not load, or is not served
     "lease",  # the lease of the rollout has expired

@@ -27,7 +27,7 @@ from sluice.serving.tokens import Tokens
 class ServerSpec:
     """Locations and settings of a server.
 
-    It may be sent to other processes, because it contains digests of tokens and no tokens.
+    A spec may be sent to other processes, because it contains digests of tokens and no tokens.
     """
 
     model: str
@@ -44,8 +44,8 @@ class ServerSpec:
     """Address that the server listens on, and a trusted host name."""
 
     registry_key: Path | None = None
-    """File of the key that signs rollbacks by the webhook, and verifies that the log is signed
-    before a version is served; None to do neither."""
+    """File of the signing key, with which the server signs rollbacks by the webhook, and verifies
+    the signatures of the log before it serves a version. None for neither."""
 
     code: CodeSource = "current"
     """Whether to use the current or the stored code of the network class; see ``load_members``."""
@@ -61,12 +61,12 @@ def open_server(spec: ServerSpec, *, clock: Clock, log: Any) -> Iterator[Serving
         SluiceError: The ledger does not exist, no version is in production, or the production
             version does not load.
     """
-    key = None if spec.registry_key is None else SigningKey.read(spec.registry_key)
+    signing_key = None if spec.registry_key is None else SigningKey.read(spec.registry_key)
     loader = ledger_loader_spec(spec.registry_url, spec.model, spec.artifacts, code=spec.code)
     if spec.code == "stored":
         log.info("code", what="Versions are loaded with their stored code.")
     with (
-        RolloutLedger.open(spec.registry_url, clock=clock, create=False, key=key) as ledger,
+        RolloutLedger.open(spec.registry_url, clock=clock, create=False, key=signing_key) as ledger,
         Isolation(loader, spec.settings) as isolation,
     ):
         store = ArtifactStore(spec.artifacts)
@@ -82,7 +82,7 @@ def open_server(spec: ServerSpec, *, clock: Clock, log: Any) -> Iterator[Serving
         )
         token_file_watch = None if spec.token_file is None else TokenFileWatch(spec.token_file)
         tokens = spec.tokens if token_file_watch is None else token_file_watch.tokens
-        # A token file may get a token for the webhook later.
+        # With a token file there is always a webhook, because its token may be added later.
         has_hook = token_file_watch is not None or tokens.has("hook")
         yield open_serving(
             spec.model,

@@ -23,7 +23,7 @@ class ServingSettings(Settings):
         4 * 2**20,
         ge=1024,
         le=2**30,
-        description="Maximum size of a request body [bytes]. A larger one is refused with status "
+        description="Maximum size of a request body [bytes]. A larger body is refused with status "
         "413.",
     )
     max_body_memory_bytes: int = Field(
@@ -32,7 +32,7 @@ class ServingSettings(Settings):
         le=2**40,
         description="Maximum memory of all request bodies that are being read, each counted as at "
         "least 64 KiB [bytes]. Further bodies are refused with status 503. If there are several "
-        "tokens, one token gets at most half of it.",
+        "tokens, one token gets at most half of this memory.",
     )
     max_windows: int = Field(
         256,
@@ -46,8 +46,8 @@ class ServingSettings(Settings):
         gt=0,
         le=1e6,
         description="Maximum sustained rate of predictions per process [1/s]. It is divided "
-        "equally among all tokens for predictions. A token with a rate of its own has that rate "
-        "instead.",
+        "equally among all tokens for predictions. A token for which the token file sets a rate "
+        "has that rate instead.",
     )
     burst_requests: int = Field(
         500,
@@ -61,13 +61,14 @@ class ServingSettings(Settings):
         ge=1,
         le=100_000,
         description="Maximum number of predictions in progress. Further requests are refused with "
-        "status 503. If there are several tokens, one token gets at most half of it.",
+        "status 503. If there are several tokens, one token gets at most half of this number.",
     )
     deadline_s: float = Field(
         1.0,
         gt=0,
         le=600,
-        description="Maximum duration of a prediction [s]. A longer one fails with status 504.",
+        description="Maximum duration of a prediction [s]. A slower prediction fails with status "
+        "504.",
     )
     challenger_deadline_s: float = Field(
         0.4,
@@ -79,15 +80,15 @@ class ServingSettings(Settings):
         10.0,
         gt=0,
         le=600,
-        description="Maximum time in which a request body must arrive [s]. A slower one is refused "
-        "with status 408.",
+        description="Maximum time in which a request body must arrive [s]. A slower body is "
+        "refused with status 408.",
     )
     body_grace_s: float = Field(
         5.0,
         gt=0,
         le=600,
-        description="Time during which a request body may arrive at any rate [s]. After it, "
-        "min_body_bytes_per_s applies.",
+        description="Time during which a request body may arrive at any rate [s]. "
+        "min_body_bytes_per_s applies after this time.",
     )
     min_body_bytes_per_s: int = Field(
         1024,
@@ -108,7 +109,7 @@ class ServingSettings(Settings):
         ge=1,
         le=100_000,
         description="Maximum number of requests that wait for the challenger. Production answers "
-        "further ones.",
+        "further requests.",
     )
     max_challenger_memory_bytes: int = Field(
         4 * 2**30,
@@ -116,13 +117,13 @@ class ServingSettings(Settings):
         le=2**50,
         description="Maximum growth of the resident memory of the challenger's process [bytes]: "
         "from its start until the model is loaded, and again from then on. A process that exceeds "
-        "it is ended.",
+        "this limit is ended.",
     )
     challenger_load_timeout_s: float = Field(
         60.0,
         gt=0,
         le=3600,
-        description="Maximum time in which a challenger must load [s]. After it the challenger has "
+        description="Maximum time in which a challenger must load [s]. A slower challenger has "
         "failed to load.",
     )
     max_challenger_restarts: int = Field(
@@ -135,8 +136,8 @@ class ServingSettings(Settings):
         1.0,
         gt=0,
         le=600,
-        description="Delay before the first restart of a challenger's process; it doubles with "
-        "each further restart [s].",
+        description="Delay before the first restart of a challenger's process [s]. The delay "
+        "doubles with each further restart.",
     )
     challenger_environment: tuple[EnvironmentName, ...] = Field(
         (),
@@ -149,17 +150,18 @@ class ServingSettings(Settings):
         32,
         ge=1,
         le=100_000,
-        description="Maximum number of background requests in progress. These are shadow requests, "
-        "faulty requests that are repeated on the other arm to compare the arms, and sampled "
-        "requests that are predicted by the other arm or embedded. Further ones are dropped.",
+        description="Maximum number of background requests in progress; further requests are "
+        "dropped. Background requests are shadow requests, faulty requests that are repeated on "
+        "the other arm to compare the arms, and sampled requests. For a sampled request, the other "
+        "arm predicts, or the embedding is computed.",
     )
     shadow_deadline_s: float = Field(
         1.0,
         gt=0,
         le=600,
-        description="Maximum duration of a background request (see max_shadow_queue) [s]. A longer "
-        "one counts as a timeout, or as dropped if it is a shadow request whose computation has "
-        "not started.",
+        description="Maximum duration of a background request (see max_shadow_queue) [s]. A slower "
+        "request counts as a timeout. Exception: a shadow request counts as dropped if its "
+        "computation has not started by then.",
     )
     poll_interval_s: float = Field(
         0.5,
@@ -202,21 +204,21 @@ class ServingSettings(Settings):
         gt=0,
         le=600,
         description="Maximum duration of a read of the traffic split, and of a report [s]. A "
-        "longer one counts as failed.",
+        "slower read or report counts as failed.",
     )
     load_retry_s: float = Field(
         10.0,
         ge=0.01,
         le=3600,
         description="Delay before a model that failed to load is loaded again [s]. For a "
-        "challenger it doubles with each further failure, up to 64 times this value.",
+        "challenger the delay doubles with each further failure, up to 64 times this value.",
     )
     rollback_cooldown_s: float = Field(
         600.0,
         ge=0,
         le=86_400,
-        description="Time after a rollback of production, or after the rollback or abort of a "
-        "rollout, during which no alert rolls production back [s].",
+        description="No alert rolls production back within this time after a rollback of "
+        "production, or after the rollback or abort of a rollout [s].",
     )
     drain_delay_s: float = Field(
         1.0,

@@ -1,7 +1,7 @@
 """Keeps the router's table in sync with the traffic split, and reports problems.
 
-The split is read and models are loaded in threads. The router gets only finished tables, between
-two requests. If anything fails, the last good table stays in force.
+The split is read and models are loaded in threads. The router gets only finished tables. If
+anything fails, the last good table stays in force.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from sluice.serving.table_building import LoadModel, build_routing_table
 from sluice.serving.traffic_split import TrafficSplitSource, is_newer
 
 LOADING_PROBLEM = "The challenger is still loading; production serves alone."
-"""Problem that is reported while a challenger loads. It is harmless unless it persists."""
+"""Problem that is reported while a challenger loads. The problem is harmless unless it persists."""
 
 _MAX_BACKOFF = 64
 """Maximum delay before another attempt to load a challenger that failed repeatedly [multiples of
@@ -41,9 +41,10 @@ class _PendingTable:
     """Event that is set if the table is no longer needed."""
 
     future: "Future[tuple[RoutingTable, str]] | None" = None
+    """Future of the result of ``build_routing_table``."""
 
     def has_arms_of(self, split: TrafficSplit) -> bool:
-        """Return whether the table has the arms of a split, which may have another lease."""
+        """Return whether the table fits a split, which may differ in epoch, share and lease."""
         return _arm_key(split) == _arm_key(self.split)
 
 
@@ -92,7 +93,7 @@ class SplitSync:
         """Number of failed attempts to load the challenger of the known split."""
 
         self._pending_table: _PendingTable | None = None
-        # Only one read at a time, so that a source that hangs does not occupy more threads.
+        # There is at most one read at a time, so that a source that hangs occupies only one thread.
         self._pending_read: Future[TrafficSplit] | None = None
         metrics.source_up.set(1)
         self._update_status()
@@ -169,15 +170,15 @@ class SplitSync:
         return split
 
     def _on_split(self, new_split: TrafficSplit) -> None:
-        """Accept a split that was read, unless it is outdated or must not be accepted."""
+        """Accept a new split, unless it is outdated or renews a lease that must expire."""
         if self.has_problem("reports") and new_split.is_renewal_of(self._known_split):
-            # The lease was renewed without the reports of this server, because they fail. The
-            # guards do not see its requests, so its lease must expire.
+            # The reports of this server fail, so the guards do not see its requests. Its lease must
+            # expire, although the controller has renewed the lease.
             return
         if is_newer(new_split, self._known_split):
             if new_split.challenger != self._known_split.challenger:
-                self.clear_problem("challenger")  # it concerned the previous challenger
-            # A renewed lease is no reason to retry.
+                self.clear_problem("challenger")  # the problem of the previous challenger
+            # If only the lease was renewed, a failed load is not retried earlier.
             if _arm_key(new_split) != _arm_key(self._known_split):
                 self._retry_at, self._num_failures = 0.0, 0
             self._known_split = new_split
@@ -204,7 +205,7 @@ class SplitSync:
             if table.split == known_split and not self._lacks_challenger():
                 return
             if time.monotonic() < self._retry_at:
-                # A new step or lease needs no loading.
+                # If only the share or the lease has changed, no model must be loaded.
                 if _arm_key(known_split) == _arm_key(table.split):
                     self._set_table(replace(table, split=known_split))
                 return
@@ -317,5 +318,5 @@ def _consume_exception(future: "asyncio.Future[Any]") -> None:
 
 
 def _arm_key(split: TrafficSplit) -> tuple[str, str | None, bool, bool]:
-    """Return the part of a split that determines which models and shadow arm a table needs."""
+    """Return the fields of a split that determine which models and shadow arm a table needs."""
     return (split.production, split.challenger, split.shadow, split.share >= 1)

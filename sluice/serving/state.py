@@ -40,7 +40,7 @@ class Serving:
         self.admission = Admission(self.settings, self.tokens)
 
     def set_tokens(self, tokens: Tokens) -> None:
-        """Replace the tokens; new requests are checked against the new ones."""
+        """Replace the tokens; new requests are checked against the new tokens."""
         self.tokens = tokens
         self.admission.set_tokens(tokens)
 

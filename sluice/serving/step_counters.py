@@ -22,20 +22,20 @@ COUNTER_NAMES = ("requests", "errors", "timeouts", "not_finite", "slower")
 """Counters of each arm; the names are fields of ``ArmCounts``."""
 
 _MAX_LATENCIES = 2000
-"""Maximum number of latencies of production, the newest ones, from which the p95 is computed."""
+"""Maximum number of production's newest latencies from which the p95 is computed."""
 _MIN_LATENCIES = 100
 """Minimum number of latencies for a reliable p95. With fewer, no request counts as slower."""
 _MAX_SUBNET_SHARE = 1 / 40
-"""Maximum weight of one client subnet in the p95, if there are at least 40 subnets. It is below
-5 %, so that slow requests of one subnet cannot determine the p95 alone."""
+"""Maximum share of one client subnet in the weights of the p95, if there are at least 40 subnets.
+The share is below 5 %, so that slow requests of one subnet cannot determine the p95 alone."""
 _PROCESS_OVERHEAD_S = 0.002
-"""Overhead of a challenger's process, which does not count as slow: the pipe and two wake-ups [s].
-Otherwise every response of a small model would count as slower, although a promoted model has no
-pipe."""
+"""Time that is added to production's p95 for the pipe and the two wake-ups of a challenger's
+process [s]. Without this time every response of a small model would count as slower, although a
+promoted model has no pipe."""
 
 
 GuardFaults = frozenset[GuardName]
-"""Faults of one response; empty for a good one."""
+"""Faults of one response; empty without a fault."""
 
 NO_FAULTS: GuardFaults = frozenset()
 FAILURES: GuardFaults = frozenset(("errors", "timeouts", "not_finite"))
@@ -66,14 +66,14 @@ class StepCounters:
     """Counts of the current rollout step; used by the event loop only.
 
     A new step begins when the traffic split has a new epoch or another rollout. Each arm has two
-    sets of counts: of all requests, and of those that are evidence (see ``EvidenceCounts``).
+    sets of counts: of all requests, and of the requests that are evidence (``EvidenceCounts``).
 
-    Without a challenger there is no step, and nothing is counted. Requests before the challenger
-    was loaded, or after the end of its lease, must not be compared with requests of the challenger.
+    Without a challenger there is no step, and no counts are reported. Requests before the
+    challenger was loaded, or after the end of its lease, must not be compared with its requests.
 
     A response counts as ``slower`` if it takes longer than production's p95 at the start of the
-    step plus the overhead of a separate process. A server that has just started has no p95 yet: it
-    counts no response of either arm as slower until it has one, and then uses this p95.
+    step plus the overhead of a separate process. A server that has just started has no p95 yet. It
+    counts no response of either arm as slower until it has a p95, and then uses that p95.
     """
 
     def __init__(self, split: TrafficSplit, *, now: datetime) -> None:
@@ -108,8 +108,8 @@ class StepCounters:
 
         Args:
             arm: Arm that the request was routed to, even if the other arm answered in its place.
-            split: Traffic split that routed the request. A request of an earlier step, or outside
-                of any step, is not counted.
+            split: Traffic split that routed the request. A request that does not belong to the
+                current step is not counted.
             seconds: Time that the arm took after it started to compute the request [s]; None for a
                 shadow request, whose time is not comparable because it lets other requests go
                 first.
@@ -118,8 +118,8 @@ class StepCounters:
             is_in_p95: Whether the latency may enter production's p95. False for a request that is
                 not compared, for example because its client sends far more than others.
         """
-        is_timed = seconds is not None and fault in (None, "timeouts")
-        if is_timed and is_in_p95 and arm == "production":
+        has_latency = seconds is not None and fault in (None, "timeouts")
+        if has_latency and is_in_p95 and arm == "production":
             self._latencies.append((seconds, address))  # type: ignore[arg-type]
             if self._slow_threshold_s is None:
                 self._slow_threshold_s = self._compute_slow_threshold_s()
@@ -163,7 +163,7 @@ class StepCounters:
         Args:
             arm: Arm that the request was routed to.
             split: Traffic split that routed the request.
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
             is_crowded: Whether the request waited behind many requests of another subnet, from
@@ -196,14 +196,16 @@ class StepCounters:
         address: str,
         now: float,
     ) -> None:
-        """Add to the evidence those faults of an admitted request that count.
+        """Add the faults of an admitted request to the evidence.
+
+        Only faults from ``evidence_faults`` are added, up to the limits of ``ClientLimits``.
 
         Args:
             arm: Arm that the request was routed to.
             faults: Faults of this arm's response.
             other_faults: Faults of the other arm's response to the same request.
             split: Traffic split that routed the request.
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
         """
@@ -231,7 +233,7 @@ class StepCounters:
             arm: Arm that the request was routed to.
             faults: Faults of the response.
             split: Traffic split that routed the request.
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             address: Client address.
             now: Current time [s, monotonic].
         """
@@ -243,7 +245,7 @@ class StepCounters:
         )
 
     def count_dropped(self) -> None:
-        """Count a shadow or repeated request that was dropped because the queue was full."""
+        """Count a shadow or repeated request that was dropped, for lack of room or of time."""
         self._num_dropped += 1
 
     def traffic_counts(self, now: datetime) -> TrafficCounts | None:
@@ -254,8 +256,8 @@ class StepCounters:
         return TrafficCounts(
             rollout=split.rollout,
             epoch=split.epoch,
-            since=self._since,
-            until=max(now, self._since),
+            since=self._step_started_at,
+            until=max(now, self._step_started_at),
             production=ArmCounts(**self._counts["production"]),
             challenger=ArmCounts(**self._counts["challenger"]),
             evidence_counts=EvidenceCounts(
@@ -269,7 +271,7 @@ class StepCounters:
 
     def _begin_step(self, split: TrafficSplit, now: datetime) -> None:
         self._split = split
-        self._since = now
+        self._step_started_at = now
         self._slow_threshold_s = self._compute_slow_threshold_s()
         self.clients.begin_step()
         self._balance = SubnetBalance()
@@ -290,7 +292,7 @@ class StepCounters:
         weight_N = contribution_weights(subnets, max_share=_MAX_SUBNET_SHARE)
         order_N = np.argsort(seconds_N)
         weight_N = weight_N[order_N]
-        # p95 of the latencies, each with its weight.
+        # Weighted 95th percentile of the latencies.
         weight_below_N = np.cumsum(weight_N) - weight_N
         p95_s = np.interp(0.95, weight_below_N / weight_below_N[-1], seconds_N[order_N])
         return float(p95_s) + _PROCESS_OVERHEAD_S

@@ -7,7 +7,7 @@ def is_chosen(user: str, *, salt: str, share: float) -> bool:
     """Return whether a user belongs to the challenger's share.
 
     For each salt, every user has a fixed hash in [0, 1). The users whose hash is below ``share``
-    are chosen. So a higher share adds users and removes none, and another salt chooses others.
+    are chosen. So a higher share adds users and removes none. Another salt chooses other users.
 
     Args:
         user: User key.

@@ -1,9 +1,9 @@
 """Limits the compared requests of a client subnet on one arm by its requests on the other arm.
 
-A client can invent user names, learn the arm of each from the first response, and continue with
-the users of one arm only. If it sends good requests to the challenger only, they hide what the
-challenger does to other users; to production only, they make a healthy challenger look worse. The
-users of an honest subnet are on both arms in proportion to the traffic split, except for chance.
+A client can invent user names, learn the arm of each name from the first response, and continue
+with the names of one arm only. Good requests to the challenger only would hide its faults. Good
+requests to production only would make a healthy challenger look worse. The users of an honest
+subnet are on both arms in proportion to the traffic split, except for chance.
 
 The number of users on an arm has a binomial distribution; three standard deviations are allowed.
 """
@@ -35,12 +35,12 @@ class SubnetBalance:
     ) -> bool:
         """Count a request, and return whether it may be compared.
 
-        It may if the compared requests of its subnet on this arm are in proportion to the requests
-        of the subnet on the other arm.
+        The number of compared requests of a subnet on this arm must be in proportion to the number
+        of its requests on the other arm.
 
         Args:
             arm: Arm that the request was routed to.
-            client: Client, from ``client_of``.
+            client: Name of the client, from ``client_of``.
             address: Client address.
             share: Share of the users that the challenger answers.
             max_per_client: Maximum number of compared requests per client.
@@ -54,15 +54,15 @@ class SubnetBalance:
             self._num_users[subnet] = self._num_users.get(subnet, 0) + 1
         arm_share = share if arm == "challenger" else 1 - share
         other_arm: ArmName = "production" if arm == "challenger" else "challenger"
-        key = (subnet, arm)
-        self._num_requests[key] = self._num_requests.get(key, 0) + 1
-        std = math.sqrt(arm_share * (1 - arm_share) * self._num_users.get(subnet, 0))
-        num_by_chance = max_per_client * max(1.0, _MAX_DEVIATION * std)
+        subnet_and_arm = (subnet, arm)
+        self._num_requests[subnet_and_arm] = self._num_requests.get(subnet_and_arm, 0) + 1
+        std_users = math.sqrt(arm_share * (1 - arm_share) * self._num_users.get(subnet, 0))
+        num_by_chance = max_per_client * max(1.0, _MAX_DEVIATION * std_users)
         num_in_proportion = (
             arm_share / (1 - arm_share) * self._num_requests.get((subnet, other_arm), 0)
         )
-        num_compared = self._num_compared.get(key, 0)
+        num_compared = self._num_compared.get(subnet_and_arm, 0)
         if num_compared >= num_in_proportion + num_by_chance:
             return False
-        self._num_compared[key] = num_compared + 1
+        self._num_compared[subnet_and_arm] = num_compared + 1
         return True

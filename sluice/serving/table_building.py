@@ -32,14 +32,14 @@ def build_routing_table(
 
     Args:
         split: Traffic split to serve.
-        load: Loads production into this process, unless ``previous_table`` has its arm.
-        isolate: Loads a challenger into its own process; None uses ``load`` for both.
-        settings: Contains the batch size.
+        load: Loads production into this process, unless ``previous_table`` already has its arm.
+        isolate: Loads a challenger into its own process; None uses ``load`` for challengers, too.
+        settings: Settings with the maximum batch size.
         previous_table: Table in force, whose arms are reused if possible; None at the start.
         cancel_event: Event that another thread sets if the table is no longer needed.
 
     Returns:
-        The table, and a text that says why the challenger is not served ("" if it is).
+        The table, and the reason why the challenger is not served ("" if it is served).
 
     Raises:
         SluiceError: Production does not load.
@@ -59,8 +59,8 @@ def build_routing_table(
             challenger = _reusable_arm(previous_table.challenger, split.challenger)
         try:
             if challenger is None:
-                # Production's arm is never reused, even for the same candidate: the challenger
-                # must be isolated from the version that is known to be good.
+                # The arm of production is never used for the challenger, even if both have the
+                # same candidate digest: a fault of the challenger must not affect production.
                 model: ServedModel = (
                     load(split.challenger)
                     if isolate is None
@@ -113,7 +113,8 @@ def _shadow_worker(
         and user_arm in (previous_table.production, previous_table.challenger)
     ):
         return previous_table.shadow
-    # The thread references only the event, because it must not keep the arm alive.
+    # The worker's thread references the event and not the arm, because it must not keep the arm
+    # alive.
     idle_event = user_arm.idle_event
     return ArmWorker(
         shadow_arm.deployed,

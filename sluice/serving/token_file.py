@@ -58,7 +58,7 @@ class TokenFile(Settings):
 
         Raises:
             StorageError: The file cannot be read.
-            SettingsError: Other users may read it, or its content is invalid.
+            SettingsError: Other users may read the file, or its content is invalid.
         """
         content = read_secret_file(path, what=_FILE_KIND)
         text = content.decode(errors="replace")

@@ -10,7 +10,7 @@ from sluice.serving.token_file import TokenFileWatch
 
 
 async def follow_tokens(serving: Serving, watch: TokenFileWatch) -> None:
-    """Use the new tokens whenever the file changes. If it is invalid, keep the previous tokens.
+    """Use the new tokens whenever the file changes; if the file is invalid, keep the old tokens.
 
     Args:
         serving: State of the server.
@@ -19,7 +19,7 @@ async def follow_tokens(serving: Serving, watch: TokenFileWatch) -> None:
     while True:
         await asyncio.sleep(serving.settings.poll_interval_s)
         try:
-            # In a thread, because reading from a network file system may be slow.
+            # The file is read in a thread, because a network file system may be slow.
             tokens = await asyncio.wrap_future(run_in_background(watch.refresh, name="tokens"))
         except SluiceError as error:
             serving.split_sync.set_problem(

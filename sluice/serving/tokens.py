@@ -87,7 +87,7 @@ class Tokens:
             scope: Scope of the route.
 
         Raises:
-            Unauthorized: The token is missing, has another scheme, or is unknown.
+            Unauthorized: The header is missing, has another scheme, or has an unknown token.
             Forbidden: The token is known, but lacks this scope.
         """
         if scope in self.open_scopes:
@@ -95,11 +95,11 @@ class Tokens:
         scheme, _, secret = (authorization or "").partition(" ")
         digest = _digest(secret)
         matching_grant = None
-        for grant in self.grants:  # without an early exit, so that the time reveals nothing
+        for grant in self.grants:  # no early exit, so that the duration reveals no other token
             if hmac.compare_digest(grant.digest, digest):
                 matching_grant = grant
         if matching_grant is None or scheme.lower() != "bearer":
-            problem = "has none" if scheme.lower() != "bearer" else "has an unknown one"
+            problem = "has none" if scheme.lower() != "bearer" else "has an unknown token"
             raise Unauthorized(
                 f"The request requires a valid bearer token, but {problem}.",
                 fix="Send the header 'Authorization: Bearer TOKEN' with a token of the server.",

@@ -1,8 +1,8 @@
 """Sources of the traffic split, and the rule that decides whether a split is newer.
 
 Another process writes the split, and servers poll it. A read may fail or return an outdated split.
-A server accepts a split only if the split has a higher epoch than the known one, or renews the
-lease of the known one.
+A server accepts a split only if it has a higher epoch than the known split, or renews the lease of
+the known split.
 """
 
 import threading
@@ -19,10 +19,10 @@ class TrafficSplitSource(Protocol):
 
 
 def is_newer(new_split: TrafficSplit, known_split: TrafficSplit | None) -> bool:
-    """Return whether a split that was read replaces the known one.
+    """Return whether a split that was read replaces the known split.
 
-    A split of a lower epoch never does. A split of the same epoch does only if it renews the lease:
-    other differences are an error of the writer, and the first split stays.
+    A split of a lower epoch never replaces the known split. A split of the same epoch does so only
+    if it renews the lease. Other differences are an error of the writer.
     """
     return (
         known_split is None

@@ -1,4 +1,4 @@
-"""Made-up input to warm up a loaded model. For windows, torch is not imported."""
+"""Made-up input to warm up a loaded model. This module does not import torch."""
 
 from typing import TYPE_CHECKING
 

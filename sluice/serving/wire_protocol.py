@@ -20,11 +20,11 @@ from sluice.serving.contract import ModelContract, OutputContract
 from sluice.serving.model_arrays import ModelArrays
 
 PREDICT = b"a"
-"""From the server: predict from the inputs that follow, without pauses."""
+"""From the server: predict without pauses; the inputs follow."""
 PREDICT_INTERRUPTIBLE = b"s"
-"""From the server: predict from the inputs that follow, and pause before each network."""
+"""From the server: predict, and pause before each network; the inputs follow."""
 PAUSED = b"p"
-"""From the process: it pauses before a network until it receives ``CONTINUE``."""
+"""From the process: the process pauses before a network until it receives ``CONTINUE``."""
 CONTINUE = b"g"
 """From the server: end the pause."""
 READY = b"r"
@@ -32,7 +32,7 @@ READY = b"r"
 LOAD_FAILED = b"n"
 """From the process: the model did not load; the reason follows as text."""
 OUTPUT = b"o"
-"""From the process: it has predicted; the outputs (M, N, O) follow."""
+"""From the process: the prediction is complete; the outputs (M, N, O) follow."""
 RAISED = b"e"
 """From the process: a network raised an error; an ``ErrorSite`` follows."""
 
@@ -115,18 +115,18 @@ def unpack(frame: bytes, dtype: type[np.floating[Any]]) -> NDArray[Any]:
 def pack_inputs(kind: bytes, x: ModelArrays) -> bytes:
     """Return a frame with decoded inputs.
 
-    Windows are packed as by ``pack``. Other inputs have the kind in upper case, and a header with
-    the name, dtype and shape of each array.
+    A single float32 array (windows) is packed by ``pack``. Other inputs have the kind in upper
+    case, and a header with the name, dtype and shape of each array.
     """
     if isinstance(x, np.ndarray):
         if x.dtype == np.float32:
             return pack(kind, x)
-        parts = {"": x}
+        arrays = {"": x}
     else:
-        parts = x
-    header = json.dumps([[name, part.dtype.name, part.shape] for name, part in parts.items()])
-    arrays = b"".join(part.tobytes() for part in parts.values())
-    return kind.upper() + struct.pack("<I", len(header)) + header.encode() + arrays
+        arrays = x
+    header = json.dumps([[name, array.dtype.name, array.shape] for name, array in arrays.items()])
+    content = b"".join(array.tobytes() for array in arrays.values())
+    return kind.upper() + struct.pack("<I", len(header)) + header.encode() + content
 
 
 def unpack_inputs(frame: bytes) -> ModelArrays:
@@ -138,23 +138,23 @@ def unpack_inputs(frame: bytes) -> ModelArrays:
     if frame[:1].islower():
         return unpack(frame, np.float32)
     try:
-        (length,) = struct.unpack_from("<I", frame, 1)
-        header = json.loads(frame[5 : 5 + length])
-        parts: dict[str, NDArray[Any]] = {}
-        start = 5 + length
+        (header_bytes,) = struct.unpack_from("<I", frame, 1)
+        header = json.loads(frame[5 : 5 + header_bytes])
+        arrays: dict[str, NDArray[Any]] = {}
+        start = 5 + header_bytes
         for name, dtype, shape in header:
             if dtype not in _INPUT_DTYPES:
                 raise InvalidFrame(
                     f"the array {name!r} has the dtype {dtype}, which is not allowed"
                 )
-            count = math.prod(shape)
-            array = np.frombuffer(frame, dtype, count=count, offset=start)
-            parts[name] = array.reshape(shape).copy()
+            num_values = math.prod(shape)
+            array = np.frombuffer(frame, dtype, count=num_values, offset=start)
+            arrays[name] = array.reshape(shape).copy()
             start += array.nbytes
     except (struct.error, ValueError, TypeError) as error:
         raise InvalidFrame(str(error)) from None
-    if start != len(frame) or not parts:
+    if start != len(frame) or not arrays:
         raise InvalidFrame(
-            f"the frame has {len(parts)} arrays and {len(frame) - start} bytes after them"
+            f"the frame has {len(arrays)} arrays and {len(frame) - start} bytes after them"
         )
-    return parts.get("", parts)
+    return arrays.get("", arrays)

@@ -187,7 +187,7 @@ def _simulate_requests(
                 now=at_s,
             )
         may_sample = not compares_arms or steps.clients.may_sample(name, per_s=2.0, now=at_s)
-        if may_sample and results[0][0] is None and buffer.should_sample(at_s):
+        if may_sample and results[0][0] is None and buffer.reserve_sample(at_s):
             steps.clients.record_sample(name)
             is_odd = clients.attack == "odd samples" and is_hostile_N[n]
             difference = 1e6 if is_odd else clients.disagreement

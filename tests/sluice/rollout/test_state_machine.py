@@ -95,7 +95,7 @@ def test_each_guard_detects_its_own_fault(guard):
         ),
         (60, {"epoch": 5}, "servers have counts for epoch 5"),
         (60, {"drift": NO_PAIRS}, "is unknown: 0 of 100 requests were answered by both arms"),
-        (60, {"drift": NAN_DRIFT}, "is unknown: it is not a number on 400 requests."),
+        (60, {"drift": NAN_DRIFT}, "is unknown: it is NaN on 400 requests."),
         (
             60,
             {"challenger": ArmCounts(requests=1000, errors=34, slower=50)},

@@ -129,10 +129,10 @@ def test_unequal_shapes_and_duplicate_rows_are_rejected(rollout: Rollout) -> Non
         (
             unequal_networks,
             echo_frame(),
-            r"same number of networks and outputs of challenger, got \(1, 1\)",
+            r"challenger must have the same shape \(networks, outputs\), got \(1, 1\)",
         ),
         ([two_outputs], echo_frame(), r"workload's output shape \(1, 1\), got \(1, 2\)"),
-        ([two_outputs], duplicate_row, "two rows 599"),
+        ([two_outputs], duplicate_row, "two rows with the label 599"),
     ]
     for samples, frame, message in refusals:
         with pytest.raises(ContractError, match=message):

@@ -199,7 +199,7 @@ def test_page_of_a_paused_rollout_escapes_names(
         "The rollout is paused at 25 % of the users. The step is inconclusive after 1200 s",
         "and the rollout paused 2 times",
         "ada <ops> The market opens & nobody is here.",
-        "No verdict yet: the first one requires labels of 60 requests that both arms answered.",
+        "No verdict yet: the first verdict requires labels of 60 requests that both arms answered.",
     ):
         assert expected in text
     assert "ada &lt;ops&gt;" in page

@@ -13,7 +13,7 @@ from sluice.evaluation.settings import GateSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout_control.controller import reconcile
-from sluice.rollout_control.quality import evaluate_live_quality, judge_quality
+from sluice.rollout_control.quality import decide_on_quality, evaluate_live_quality
 from sluice.verdicts.verdict import Verdict
 from tests.sluice.registry.ledger_samples import MODEL
 from tests.sluice.rollout_control.controller_samples import (
@@ -80,8 +80,8 @@ def test_ab_rollout_advances_only_after_verdict_promote(
 
     assert before is not None
     assert (
-        "The step requires the verdict PROMOTE of the gate on labelled pairs; the verdict is: none "
-        "yet" in before.reason
+        "The step requires the verdict PROMOTE of the promotion gate on labelled pairs; the "
+        "verdict is: none yet" in before.reason
     )
     assert verdict is not None
     assert verdict.outcome == "PROMOTE"
@@ -186,7 +186,7 @@ def test_equally_good_challengers_are_rejected_at_the_rate_alpha() -> None:
         verdicts: list[Verdict] = []
         for rows in range(40, 241, 40):
             verdicts.append(
-                judge_quality(
+                decide_on_quality(
                     first_rows(challenger, rows),
                     first_rows(production, rows),
                     gate,

@@ -101,7 +101,7 @@ def test_bodies_reserve_memory_while_they_arrive_and_release_it() -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(3):  # each 64 KiB at least
             stack.enter_context(admission.reserve_body_memory("greedy"))
-        with pytest.raises(Overloaded, match="the bodies of this token use its share"):
+        with pytest.raises(Overloaded, match="the bodies with this token use the share"):
             stack.enter_context(admission.reserve_body_memory("greedy"))
         other = stack.enter_context(admission.reserve_body_memory("modest"))
         other.grow(100_000)

@@ -289,7 +289,7 @@ def test_an_alert_older_than_the_rollout_does_not_abort_it(
     result = ledger_rollback.handle(old)
 
     assert result.act == "nothing"
-    assert "is not its cause" in result.what
+    assert "is not the cause of the alert" in result.what
 
 
 def test_without_a_rollout_only_rollback_production_moves_production(
@@ -376,7 +376,7 @@ def test_an_alert_older_than_the_promotion_does_not_roll_it_back(
     clock.now += timedelta(minutes=5)
     promote_chain(ledger, store, 2)
 
-    assert "is not its cause" in ledger_rollback.handle(old).what
+    assert "is not the cause of the alert" in ledger_rollback.handle(old).what
     assert ledger.production_number(LEDGER_MODEL) == 2
 
 

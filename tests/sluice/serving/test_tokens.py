@@ -64,7 +64,7 @@ def test_the_error_states_what_is_wrong_with_a_token() -> None:
     for header, problem in (
         (None, "has none"),
         (f"Basic {SECRET}", "has none"),
-        (f"Bearer {SECRET.swapcase()}", "has an unknown one"),
+        (f"Bearer {SECRET.swapcase()}", "has an unknown token"),
     ):
         with pytest.raises(Unauthorized, match=f"a valid bearer token, but {problem}"):
             tokens.require(header, "predict")
