@@ -22,8 +22,8 @@ from sluice.base.errors import (
 )
 from sluice.registry import approval, production_check, promotion, queries, rollout_rows, validation
 from sluice.registry.approval_settings import ApprovalSettings
-from sluice.registry.client_secret import find_secret, insert_secret
 from sluice.registry.ledger import Ledger
+from sluice.registry.model_secret import find_secret, insert_secret
 from sluice.registry.observations import Observations, insert_note
 from sluice.registry.records import ProductionPointer, Version
 from sluice.registry.refusal_recording import records_refusals

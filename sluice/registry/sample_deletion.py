@@ -15,7 +15,8 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from sluice.base.settings import Record
-from sluice.registry.client_secret import client_of, client_pseudonym, find_secret
+from sluice.registry.client_names import client_of, client_pseudonym
+from sluice.registry.model_secret import find_secret
 from sluice.registry.tables import samples
 
 _MAX_ROWS_PER_REPORT = 200

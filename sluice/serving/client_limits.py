@@ -13,7 +13,7 @@ import secrets
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sluice.registry.client_secret import subnet_of
+from sluice.registry.client_names import subnet_of
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.samples import ArmName
 

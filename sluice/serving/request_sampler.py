@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from sluice.registry.client_secret import client_pseudonym, subnet_of
+from sluice.registry.client_names import client_pseudonym, subnet_of
 from sluice.registry.readonly import Clock
 from sluice.rollout.samples import ArmName, Sample, SampledEmbedding
 from sluice.serving.arm import ArmWorker

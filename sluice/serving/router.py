@@ -8,7 +8,7 @@ fault is counted for the challenger although the client does not see it.
 import time
 from datetime import datetime
 
-from sluice.registry.client_secret import client_of, subnet_of
+from sluice.registry.client_names import client_of, subnet_of
 from sluice.registry.readonly import Clock
 from sluice.rollout.observations import TrafficCounts
 from sluice.rollout.samples import ArmName

@@ -52,7 +52,7 @@ class RequestContext:
     """Decoded elements of the request."""
 
     client: str
-    """Name of the client from ``registry.client_secret.client_of``: "user KEY", or "address IP" for
+    """Name of the client from ``registry.client_names.client_of``: "user KEY", or "address IP" for
     a request without a user key."""
 
     address: str

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import numpy as np
 
-from sluice.registry.client_secret import subnet_of
+from sluice.registry.client_names import subnet_of
 from sluice.rollout.contribution_limits import contribution_weights
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.observations import ArmCounts, EvidenceCounts, TrafficCounts

@@ -10,7 +10,7 @@ The number of users on an arm has a binomial distribution; three standard deviat
 
 import math
 
-from sluice.registry.client_secret import subnet_of
+from sluice.registry.client_names import subnet_of
 from sluice.rollout.samples import ArmName
 
 _MAX_DEVIATION = 3.0

@@ -12,7 +12,7 @@ import numpy as np
 
 from sluice.bench.rollout.simulation import new_rollout
 from sluice.bench.rollout.traffic import START
-from sluice.registry.client_secret import client_of
+from sluice.registry.client_names import client_of
 from sluice.rollout.prediction_agreement import PredictionAgreement, measure_prediction_drift
 from sluice.rollout.samples import ArmName, RequestFault, Sample
 from sluice.rollout.settings import RolloutSettings

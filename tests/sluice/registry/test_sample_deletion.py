@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry import sample_deletion
-from sluice.registry.client_secret import client_of, client_pseudonym
+from sluice.registry.client_names import client_of, client_pseudonym
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 from sluice.rollout.samples import Sample, ServerReport, ServerState

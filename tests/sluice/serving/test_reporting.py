@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from sluice.base.errors import SamplesRefused, StorageError
-from sluice.registry.client_secret import client_of, client_pseudonym
+from sluice.registry.client_names import client_of, client_pseudonym
 from sluice.rollout.samples import Sample, ServerReport
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.settings import ServingSettings

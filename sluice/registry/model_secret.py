@@ -6,10 +6,6 @@ that is keyed with the secret. A reader of the samples cannot identify a user, b
 find and delete the samples of a given user.
 """
 
-import functools
-import hashlib
-import hmac
-import ipaddress
 import secrets
 from datetime import datetime
 
@@ -30,7 +26,7 @@ Other writers lock the row of the model. A server cannot, because its database r
 notes."""
 
 
-class ClientSecret(Record):
+class ModelSecret(Record):
     """Stored secret of one model."""
 
     value: str = Field(repr=False, min_length=2 * _SECRET_BYTES, max_length=2 * _SECRET_BYTES)
@@ -42,7 +38,7 @@ def find_secret(connection: Connection, model: str) -> str:
         rollout_notes.c.rollout == _note_id(model), rollout_notes.c.kind == _NOTE_KIND
     )
     payload = connection.execute(query.order_by(rollout_notes.c.id).limit(1)).scalar()
-    return "" if payload is None else ClientSecret.model_validate_json(payload).value
+    return "" if payload is None else ModelSecret.model_validate_json(payload).value
 
 
 def insert_secret(connection: Connection, model: str, *, at: datetime) -> None:
@@ -51,7 +47,7 @@ def insert_secret(connection: Connection, model: str, *, at: datetime) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
     if find_secret(connection, model):
         return
-    secret = ClientSecret(value=secrets.token_hex(_SECRET_BYTES))
+    secret = ModelSecret(value=secrets.token_hex(_SECRET_BYTES))
     row = {
         "rollout": _note_id(model),
         "kind": _NOTE_KIND,
@@ -59,41 +55,6 @@ def insert_secret(connection: Connection, model: str, *, at: datetime) -> None:
         "payload": secret.model_dump_json(),
     }
     connection.execute(sa.insert(rollout_notes).values(**row))
-
-
-def client_of(user: str | None, address: str) -> str:
-    """Return the name of a client: "user KEY", or "address IP" for a request without a user key."""
-    return f"user {user}" if user is not None else f"address {address}"
-
-
-@functools.lru_cache(2**14)
-def subnet_of(address: str) -> str:
-    """Return the subnet of an address, because one client often controls a whole subnet.
-
-    For IPv6 it is the /64 subnet, which a subscriber usually gets. For IPv4 it is the /24 subnet,
-    the smallest subnet that is routed on the internet.
-
-    >>> subnet_of("2001:db8::7"), subnet_of("192.0.2.7")
-    ('2001:db8::/64', '192.0.2.0/24')
-    """
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:  # no IP address, such as "" for a request over a Unix domain socket
-        return address
-    ip = getattr(ip, "ipv4_mapped", None) or ip
-    prefix = 24 if ip.version == 4 else 64
-    return str(ipaddress.ip_network((int(ip), prefix), strict=False))
-
-
-def client_pseudonym(client: str, *, secret: str) -> str:
-    """Return the pseudonym of a client in samples: a digest keyed with the model's secret.
-
-    Args:
-        client: Client from ``client_of``, or subnet from ``subnet_of``.
-        secret: Secret of the model.
-    """
-    text = client.encode(errors="surrogatepass")
-    return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()[:32]
 
 
 def _note_id(model: str) -> str:
