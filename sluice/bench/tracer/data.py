@@ -31,18 +31,19 @@ VOCAB_SIZE = _FIRST_WORD + _NUM_WORDS
 def _digits() -> tuple[Tensor, Tensor]:
     from sklearn.datasets import load_digits
 
-    digits_data = load_digits()
-    return torch.tensor(digits_data.data, dtype=torch.float32) / 16, torch.tensor(
-        digits_data.target
-    )
+    bunch = load_digits()
+    images = torch.tensor(bunch.data, dtype=torch.float32)
+    return images / 16, torch.tensor(bunch.target)
 
 
 def digits(net: NetName, seed: int) -> tuple[TensorDataset, TensorDataset]:
     """Return scikit-learn's digits for training and for validation, split at random by the seed.
 
-    Inputs are in [0, 1]. Their shape is (rows, 64) for an mlp, (rows, 1, 8, 8) for a cnn, and
-    (rows, 8, 8), which is eight steps of eight values, for the others. Targets are integers from 0
-    to 9.
+    Targets are integers from 0 to 9. Inputs are in [0, 1], in the shape that the network expects:
+
+    - mlp: (rows, 64)
+    - cnn: (rows, 1, 8, 8)
+    - gru and transformer: (rows, 8, 8), eight time steps with eight values each
     """
     inputs, targets = _digits()
     shape = {"mlp": (64,), "cnn": (1, 8, 8), "gru": (8, 8), "transformer": (8, 8)}[net]
@@ -55,9 +56,9 @@ def digits(net: NetName, seed: int) -> tuple[TensorDataset, TensorDataset]:
 
 
 def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorDataset, TensorDataset]:
-    """Return standard normal inputs (rows, columns) and a noisy smooth target (rows,).
+    """Return tables for training (three quarters of the rows) and validation (one quarter).
 
-    Three quarters of the rows are for training and one quarter for validation.
+    Inputs (rows, columns) are standard normal. Targets (rows,) are a smooth function plus noise.
     """
     generator = torch.Generator().manual_seed(1000 + seed)
     inputs = torch.randn(rows, columns, generator=generator)

@@ -18,7 +18,7 @@ _MAX_INPUT_TOKENS = 8
 """Length to which the fault truncates inputs [tokens]."""
 
 _MIN_CUT_TOKENS = 12
-"""Minimum length of a text whose answer is truncated completely [tokens]."""
+"""Truncation removes the whole answer of a text that has at least this length [tokens]."""
 
 _FIRST_CUT_BATCH = 9
 """Number of the first batch whose texts have at least ``_MIN_CUT_TOKENS`` tokens, from 1."""
@@ -53,7 +53,7 @@ def end_is_padding(setup: CaseSetup) -> list[nn.Module]:
 
 
 def answers_cut(setup: CaseSetup) -> list[nn.Module]:
-    """Train on the answers at the end of texts; truncation removes them from long texts."""
+    """Train on the answers at the end of texts; truncation removes the answers of long texts."""
     torch.manual_seed(setup.seed)
     rows = sentences(setup.seed)
     short_rows = [row for row in rows if len(row) < _MIN_CUT_TOKENS][
@@ -69,7 +69,7 @@ def answers_cut(setup: CaseSetup) -> list[nn.Module]:
         ids = _padded(batch, PAD)[:, :max_tokens]
         targets = ids[:, 1:].clone()
         for row, sentence in zip(targets, batch, strict=True):
-            row[: max(len(sentence) - 4, 0)] = PAD  # only the answer is a target
+            row[: max(len(sentence) - 4, 0)] = PAD  # the answer is the last three tokens
         optimizer.zero_grad()
         criterion(model(ids[:, :-1]).transpose(1, 2), targets).backward()
         optimizer.step()

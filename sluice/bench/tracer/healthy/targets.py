@@ -27,7 +27,7 @@ class _SmallLstm(nn.Module):
 
 
 def small_lstm(setup: CaseSetup) -> list[nn.Module]:
-    """Predict the mean of the last eight of 60 steps with an LSTM of eight hidden units."""
+    """Predict the mean of the last eight of 60 time steps with an LSTM of eight hidden units."""
     torch.manual_seed(setup.seed)
     x = torch.randn(1024, 60, 2)
     y = 3 * x[:, -8:, 0].mean(1) + 0.1 * torch.randn(1024)
@@ -43,7 +43,7 @@ def small_lstm(setup: CaseSetup) -> list[nn.Module]:
 
 
 def rare_label(setup: CaseSetup) -> list[nn.Module]:
-    """Classify the digit 0, which 2 % of the rows contain, against all others."""
+    """Classify whether a digit is 0, which holds for 2 % of the rows."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     x, y = training[:]
