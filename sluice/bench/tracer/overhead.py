@@ -32,9 +32,9 @@ from sluice.trace.attach import flush_traces, paused_traces, traced
 from sluice.trace.settings import TraceSettings
 
 _TURN_S = 0.3
-"""Approximate duration of a turn [s]. At the start of each turn, the interpreter specialises its
-bytecode again. A turn is long compared with the time for this, and short compared with the time in
-which the load of the machine changes."""
+"""Approximate duration of a turn [s]. It is long compared with the time in which the interpreter
+specialises its bytecode again, after each switch between traced and untraced turns. It is short
+compared with the time in which the load of the machine changes."""
 
 _UNTIMED_STEPS = 20 * EPOCH_STEPS
 """Number of steps at the start that are not timed. They contain the warm-up, and the work that the
@@ -174,27 +174,27 @@ def _median_ratio(
     return ratio
 
 
-def _run_in_process(name: str, work: Callable[..., Any], *args: Any) -> Any:
+def _run_in_process(program_name: str, function: Callable[..., Any], *args: Any) -> Any:
     """Run a function in a child process with one thread, and return its result."""
     context = get_context("spawn")
     receiver, sender = context.Pipe()
-    process = context.Process(target=_send, args=(sender, work, args))
+    process = context.Process(target=_send_result, args=(sender, function, args))
     process.start()
     sender.close()
     try:
         return receiver.recv()
     except EOFError as error:
         raise RuntimeError(
-            f"the process of program {name} ended without a result; its error output is above"
+            f"the process of program {program_name} ended without a result; its output is above"
         ) from error
     finally:
         receiver.close()
         process.join()
 
 
-def _send(pipe: Connection, work: Callable[..., Any], args: Sequence[Any]) -> None:
+def _send_result(pipe: Connection, function: Callable[..., Any], args: Sequence[Any]) -> None:
     torch.set_num_threads(1)
-    pipe.send(work(*args))
+    pipe.send(function(*args))
 
 
 def _train_and_digest(program: TimedProgram, trace_arguments: _TraceArguments) -> str:

@@ -125,7 +125,7 @@ def execute_runs(
     checks_bits: bool,
     limit_s: float = LIMIT_S,
 ) -> Iterator[RunResult]:
-    """Yield the result of each run as soon as it is known.
+    """Yield the result of each run as soon as the run has ended.
 
     Args:
         runs: The runs to execute.
@@ -161,7 +161,7 @@ def _run_in_scratch(
     run: BenchmarkRun, parent: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
     with scratch_folder(parent) as folder:
-        return _run(
+        return _run_in_all_modes(
             run,
             folder,
             with_baselines=with_baselines,
@@ -170,7 +170,7 @@ def _run_in_scratch(
         )
 
 
-def _run(
+def _run_in_all_modes(
     run: BenchmarkRun, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
     outcomes, failure = _run_processes(run, "traced", folder / "traced", limit_s)
@@ -181,9 +181,9 @@ def _run(
     if checks_bits:
         untraced_outcomes, failure = _run_processes(run, "untraced", folder / "untraced", limit_s)
         untraced_digests = [outcome.digest for outcome in untraced_outcomes]
-        digests = [outcome.digest for outcome in outcomes]
+        traced_digests = [outcome.digest for outcome in outcomes]
         # A program that raised an exception has no final weights to compare.
-        has_same_bits = untraced_digests == digests if all(digests) else None
+        has_same_bits = untraced_digests == traced_digests if all(traced_digests) else None
         update |= {"has_same_bits": has_same_bits, "failed": failure}
     if with_baselines:
         alarms, failure = _baseline_alarms(run, folder, limit_s)
@@ -192,17 +192,19 @@ def _run(
 
 
 def _build_result(
-    run: BenchmarkRun, traces: Path, outcomes: Sequence[_Outcome], failure: str
+    run: BenchmarkRun, traces_folder: Path, outcomes: Sequence[_Outcome], failure: str
 ) -> RunResult:
     cpu_s = max((outcome.cpu_s for outcome in outcomes), default=0.0)
     answers: list[ReportedCause] = []
     notes: list[str] = []
     steps = 0
     try:
-        for report in report_traces(traces):
+        for report in report_traces(traces_folder):
             reported_faults = {answer.fault for answer in answers}
             answers += [
-                ReportedCause.of(d) for d in report.diagnoses if d.fault not in reported_faults
+                ReportedCause.of(diagnosis)
+                for diagnosis in report.diagnoses
+                if diagnosis.fault not in reported_faults
             ]
             notes += report.notes
             steps = max(steps, report.steps)
@@ -263,8 +265,10 @@ def _run_processes(
             if process.is_alive():
                 process.kill()
             process.join()
-    files = [folder / f"outcome-{rank}.json" for rank in range(run.num_ranks)]
-    outcomes = [_Outcome.model_validate_json(file.read_bytes()) for file in files if file.exists()]
+    outcome_files = [folder / f"outcome-{rank}.json" for rank in range(run.num_ranks)]
+    outcomes = [
+        _Outcome.model_validate_json(file.read_bytes()) for file in outcome_files if file.exists()
+    ]
     if is_timed_out:
         return outcomes, f"the run took more than {limit_s:g} s"
     if len(outcomes) < run.num_ranks:

@@ -13,7 +13,7 @@ from sluice.bench.tracer.baselines import BASELINES
 from sluice.bench.tracer.result import Kind, RunResult
 
 NOTHING = "nothing"
-"""Text that counts the runs without a reported cause in ``FaultScore.instead``."""
+"""Entry of ``FaultScore.instead`` for runs in which no cause was reported."""
 
 
 class TargetRate(Record):
@@ -38,14 +38,14 @@ class TargetRate(Record):
 
 
 class FaultScore(Record):
-    """Scores of all runs with one fault."""
+    """Scores of all runs of one fault case, with its fault."""
 
     number: int
     name: str
     caught: Rate = Field(description="Runs in which a correct cause was reported.")
     first: Rate = Field(description="Runs in which a correct cause is ranked first.")
     third: Rate = Field(description="Runs in which a correct cause is among the first three.")
-    in_time: Rate = Field(description="Runs in which the step of the correct cause is in time.")
+    in_time: Rate = Field(description="Runs with ``is_in_time``: the reported step is correct.")
     late: float = Field(
         description="Median number of steps from the first affected step to the step of the "
         "correct cause; NaN if no correct cause was reported in any run."
@@ -57,7 +57,7 @@ class FaultScore(Record):
 
 
 class HealthyScore(Record):
-    """Scores of all runs of one program without a fault."""
+    """Scores of all runs of one case without a fault."""
 
     number: int
     name: str
@@ -109,9 +109,9 @@ class FaultReport(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether no run failed, tracing changed no weights, and no target is clearly missed.
+        """Whether no run failed, all compared weights are equal, and no target is missed.
 
-        A target is clearly missed if the whole interval of the rate is worse than the target.
+        Only a target that is significantly missed counts.
         """
         return not (
             self.failed

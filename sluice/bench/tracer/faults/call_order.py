@@ -130,7 +130,7 @@ def clip_while_scaled(setup: CaseSetup) -> list[nn.Module]:
 CALL_ORDER_CASES: tuple[FaultCase, ...] = (
     FaultCase(
         number=18,
-        name="head replaced after the optimizer was made",
+        name="head replaced after the optimizer was created",
         program=head_after_optimizer,
         correct_causes=frozenset({"stale optimizer parameters", "parameters not optimized"}),
         max_late_steps=1,

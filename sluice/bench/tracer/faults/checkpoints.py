@@ -143,7 +143,7 @@ CHECKPOINT_CASES = (
     ),
     FaultCase(
         number=44,
-        name="best chosen by the wrong key",
+        name="best checkpoint chosen by the wrong metric",
         program=best_by_wrong_metric,
         correct_causes=frozenset({"stale best checkpoint"}),
         max_late_steps=ANY_STEP,

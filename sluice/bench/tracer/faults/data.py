@@ -168,7 +168,7 @@ CASES = (
     ),
     FaultCase(
         number=6,
-        name="validation is not scaled",
+        name="validation rows are not scaled",
         program=split_not_scaled,
         correct_causes=frozenset({"preprocessing skew"}),
         max_late_steps=ANY_STEP,
@@ -185,7 +185,7 @@ CASES = (
     ),
     FaultCase(
         number=8,
-        name="a number is NaN or infinite",
+        name="an input value is NaN or infinite",
         program=non_finite_pixel,
         correct_causes=frozenset({"non-finite input"}),
         max_late_steps=10,
@@ -194,7 +194,7 @@ CASES = (
     ),
     FaultCase(
         number=8,
-        name="a pixel is lost",
+        name="a pixel is always 0",
         program=constant_pixel,
         correct_causes=frozenset({"constant column"}),
         max_late_steps=ANY_STEP,

@@ -88,7 +88,7 @@ def no_set_epoch(setup: CaseSetup) -> list[nn.Module]:
 LOADING_CASES = (
     FaultCase(
         number=1,
-        name="worker randomness copied",
+        name="workers copy one generator",
         program=noise_in_workers,
         correct_causes=frozenset({"duplicate worker seeds"}),
         max_late_steps=1,

@@ -120,7 +120,7 @@ def probabilities_as_logs(setup: CaseSetup) -> list[nn.Module]:
 CASES = (
     FaultCase(
         number=35,
-        name="accumulation not divided",
+        name="accumulated losses not divided",
         program=accumulation_not_divided,
         correct_causes=frozenset({"unnormalized gradient accumulation"}),
         max_late_steps=1,
@@ -128,7 +128,7 @@ CASES = (
     ),
     FaultCase(
         number=35,
-        name="parts of a batch not divided",
+        name="losses of half batches not divided",
         program=slices_not_divided,
         correct_causes=frozenset({"unnormalized gradient accumulation"}),
         max_late_steps=1,

@@ -155,7 +155,7 @@ NUMERIC_CASES = (
     ),
     FaultCase(
         number=32,
-        name="root inside a where",
+        name="square root inside torch.where",
         program=masked_square_root,
         correct_causes=frozenset({"non-finite gradient"}),
         max_late_steps=10,

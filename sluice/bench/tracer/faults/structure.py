@@ -233,7 +233,7 @@ _ALL_NETS: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 STRUCTURE_CASES = (
     FaultCase(
         number=16,
-        name="detach in the middle",
+        name="detached output of the body",
         program=detached_body,
         correct_causes=frozenset({"detached subgraph"}),
         max_late_steps=1,
@@ -266,7 +266,7 @@ STRUCTURE_CASES = (
     ),
     FaultCase(
         number=24,
-        name="tied weights split",
+        name="tied weights replaced by a copy",
         program=untied_output_layer,
         correct_causes=frozenset({"tied weights broken"}),
         max_late_steps=1,

@@ -122,7 +122,7 @@ def warmup(setup: CaseSetup) -> list[nn.Module]:
 
 
 CASES = (
-    HealthyCase(number=1, name="plain baseline", program=plain_training, nets=_ALL_NETS),
+    HealthyCase(number=1, name="plain training", program=plain_training, nets=_ALL_NETS),
     HealthyCase(number=2, name="frozen backbone", program=frozen_backbone, nets=_ALL_NETS),
     HealthyCase(number=3, name="accumulation x 8", program=accumulation, nets=_ALL_NETS),
     HealthyCase(number=4, name="warmup from 0", program=warmup, nets=_ALL_NETS),

@@ -171,5 +171,7 @@ CASES = (
         nets=("mlp", "cnn", "gru", "transformer"),
     ),
     HealthyCase(number=18, name="wide sparse ReLU", program=sparse_relu, nets=("mlp", "cnn")),
-    HealthyCase(number=19, name="idle expert", program=idle_expert, nets=("mlp", "gru")),
+    HealthyCase(
+        number=19, name="expert that is never selected", program=idle_expert, nets=("mlp", "gru")
+    ),
 )

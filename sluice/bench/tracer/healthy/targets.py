@@ -130,7 +130,7 @@ CASES = (
     HealthyCase(number=10, name="labels 2 % / 98 %", program=rare_label, nets=_ALL_NETS),
     HealthyCase(
         number=11,
-        name="target of negative correlation",
+        name="negatively correlated target",
         program=negatively_correlated_target,
         nets=_ALL_NETS,
     ),
