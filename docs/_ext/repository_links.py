@@ -16,7 +16,7 @@ PAGES = {
     "SECURITY.md": "docs/project/security-policy.md",
     "README.md": "docs/index.md",
 }
-"""Source of the page of the site, by path of the file in the repository."""
+"""Path of the page in docs/, by path of the Markdown file in the repository."""
 
 _LINK = re.compile(r"\]\(((?!\w+:|#)[^)#\s]+)((?:#[^)\s]*)?)\)")
 """Markdown link to a file. The groups are its path, and the section with ``#`` or nothing."""
@@ -27,8 +27,8 @@ def rewrite_links(text: str, path: str, page: str) -> str:
 
     Args:
         text: The Markdown.
-        path: Path of the file that contains the Markdown, in the repository.
-        page: Path that the source of the page has, or would have, in the repository.
+        path: Path of the Markdown file in the repository.
+        page: Path of the page in docs/. Equal to ``path`` if the file is itself in docs/.
 
     >>> rewrite_links("[how](../SECURITY.md#x)", "docs/security.md", "docs/security.md")
     '[how](project/security-policy.md#x)'

@@ -109,8 +109,8 @@ def describe_type(annotation: Any) -> str:
     """Return the values that an annotation permits, such as 'integer or null'."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        inner, *metadata = get_args(annotation)
-        return _with_limits(describe_type(inner), metadata)
+        inner_type, *metadata = get_args(annotation)
+        return _with_limits(describe_type(inner_type), metadata)
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in get_args(annotation))
     if origin in (Union, types.UnionType):

@@ -39,8 +39,8 @@ _MAX_OVERFIT_RATIO = 0.1
 """The model overfits if (validation loss - training loss) / training loss is above this number."""
 
 _MAX_IMBALANCE_RATIO = 10.0
-"""Classes are imbalanced if the most frequent label has more than this number of times the rows of
-the least frequent label."""
+"""Classes are imbalanced if the frequency of the most frequent label, divided by the frequency of
+the least frequent label, is above this number."""
 
 
 class MonitoredStep(Record):
@@ -74,8 +74,8 @@ class MonitoredStep(Record):
         "gradient and at least two dimensions; NaN without such a parameter."
     )
     dead_share: float = Field(
-        description="Share of dead units in the ReLU layer with the most of them; 0 without such a "
-        "layer. A unit is dead if it is active in less than 1 % of the rows."
+        description="Largest share of dead units in a ReLU layer; 0 without a ReLU layer. A unit "
+        "is dead if it is active in less than 1 % of the rows."
     )
 
 
@@ -92,7 +92,7 @@ class MonitorRecord(Record):
 
     steps: tuple[MonitoredStep, ...]
     validations: tuple[MonitoredValidation, ...]
-    label_counts: dict[int, int] = Field(description="Number of training rows per label.")
+    label_counts: dict[int, int] = Field(description="Number of training targets, by class label.")
 
 
 def _losses_with_steps(record: MonitorRecord) -> list[tuple[int, float]]:
@@ -126,12 +126,12 @@ def _detect_dead_relu(record: MonitorRecord) -> int | None:
 
 
 def _detect_unchanged_tensor(record: MonitorRecord) -> int | None:
-    num_unchanged: dict[int, int] = {}
+    num_unchanged_steps: dict[int, int] = {}
     for step in record.steps:
-        num_unchanged = {
-            index: num_unchanged.get(index, 0) + 1 for index in step.unchanged_parameters
+        num_unchanged_steps = {
+            index: num_unchanged_steps.get(index, 0) + 1 for index in step.unchanged_parameters
         }
-        if max(num_unchanged.values(), default=0) >= _MIN_UNCHANGED_STEPS:
+        if max(num_unchanged_steps.values(), default=0) >= _MIN_UNCHANGED_STEPS:
             return step.step
     return None
 

@@ -14,7 +14,7 @@ _NUM_DIGITS = 1797
 _NUM_VALIDATION_DIGITS = 360
 NUM_TRAINING_DIGITS = _NUM_DIGITS - _NUM_VALIDATION_DIGITS
 
-PAD, END, BEGIN = 0, 1, 2
+PAD, EOS, BOS = 0, 1, 2
 """Ids of the special tokens of ``sentences``."""
 
 _FIRST_WORD = 3
@@ -75,7 +75,7 @@ def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorData
 def sentences(seed: int, *, rows: int = 768, max_tokens: int = 16) -> list[list[int]]:
     """Return sentences in which the previous word determines the next with a probability of 0.8.
 
-    A sentence has 6 to ``max_tokens`` tokens: ``BEGIN``, words and ``END``, without padding.
+    A sentence has 6 to ``max_tokens`` tokens: ``BOS``, words and ``EOS``, without padding.
     """
     generator = torch.Generator().manual_seed(2000 + seed)
     successors = torch.randperm(_NUM_WORDS, generator=generator)
@@ -83,7 +83,7 @@ def sentences(seed: int, *, rows: int = 768, max_tokens: int = 16) -> list[list[
     for _ in range(rows):
         num_words = int(torch.randint(4, max_tokens - 1, (), generator=generator))
         word = int(torch.randint(_NUM_WORDS, (), generator=generator))
-        sentence = [BEGIN, _FIRST_WORD + word]
+        sentence = [BOS, _FIRST_WORD + word]
         for _ in range(num_words - 1):
             is_random = float(torch.rand((), generator=generator)) < 0.2
             word = (
@@ -92,5 +92,5 @@ def sentences(seed: int, *, rows: int = 768, max_tokens: int = 16) -> list[list[
                 else int(successors[word])
             )
             sentence.append(_FIRST_WORD + word)
-        texts.append([*sentence, END])
+        texts.append([*sentence, EOS])
     return texts

@@ -49,7 +49,7 @@ def noise_in_workers(setup: CaseSetup) -> list[nn.Module]:
         shuffle=True,
         num_workers=2,
         worker_init_fn=None if setup.has_fault else _seed_worker,
-        multiprocessing_context="fork",  # also if this process was not forked
+        multiprocessing_context="fork",  # as usual on Linux, also if this process was not forked
     )
     for _ in range(_EPOCHS):
         for x, y in loader:

@@ -49,7 +49,7 @@ def updates_rounded_away(setup: CaseSetup) -> list[nn.Module]:
 
 
 class _Distances(nn.Module):
-    """A head on the output of a body and on its distance from the output of the first row."""
+    """A head on the output of a body and on the distance of this output from that of row 0."""
 
     def __init__(self, net: NetName, *, has_masked_root: bool) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _Distances(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         states = self.body(x)
-        squared_distance = (states - states[:1]).pow(2).sum(1, keepdim=True)  # 0 for the first row
+        squared_distance = (states - states[:1]).pow(2).sum(1, keepdim=True)  # 0 for row 0
         if self.has_masked_root:
             distance = torch.where(
                 squared_distance > 0,

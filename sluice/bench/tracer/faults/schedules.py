@@ -24,7 +24,7 @@ _BATCH_ROWS = 96
 
 
 def _schedule(setup: CaseSetup, optimizer: torch.optim.Optimizer) -> LRScheduler:
-    """Return a schedule that must be stepped once per epoch; each network has another kind."""
+    """Return a schedule for one step per epoch. The kind of schedule depends on the network."""
     if setup.net == "cnn":
         return MultiStepLR(optimizer, milestones=[4, 6], gamma=0.1)
     if setup.net == "gru":

@@ -72,7 +72,7 @@ def _fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, num_steps: int, 
 
 
 def _replace_head(model: nn.Module) -> nn.Linear:
-    """Replace the last layer by a new one for ten classes, and return it."""
+    """Replace the last layer by a new layer for ten classes, and return the new layer."""
     if isinstance(model, nn.Sequential):
         old_head = model[-1]
         assert isinstance(old_head, nn.Linear)

@@ -126,8 +126,8 @@ def gaussian_likelihood(setup: CaseSetup) -> list[nn.Module]:
 
 
 CASES = (
-    HealthyCase(number=9, name="small LSTM over 60 steps", program=small_lstm, nets=("gru",)),
-    HealthyCase(number=10, name="labels 2 % / 98 %", program=rare_label, nets=_ALL_NETS),
+    HealthyCase(number=9, name="small LSTM over 60 time steps", program=small_lstm, nets=("gru",)),
+    HealthyCase(number=10, name="rare class, 2 % of the rows", program=rare_label, nets=_ALL_NETS),
     HealthyCase(
         number=11,
         name="negatively correlated target",

@@ -14,7 +14,7 @@ from sluice.bench.tracer.nets import LanguageModel
 
 
 class _NextTokenModel(nn.Module):
-    """Predicts the next token from the current token or, if recurrent, from all previous tokens."""
+    """Predicts the next token from the current token; if recurrent, also from previous tokens."""
 
     def __init__(self, *, is_recurrent: bool, width: int = 24) -> None:
         super().__init__()
