@@ -57,7 +57,7 @@ class RunResult(Record):
     needs: Literal["error", "confirm"] = Field(
         description="Minimum severity of a correct cause. Always 'error' for a healthy run."
     )
-    starts_at: int = Field(description="First step affected by the fault.")
+    starts_at: int = Field(description="First step affected by the fault; 1 for a healthy run.")
     within: int = Field(
         description="A finding is in time if its step is at most this number of steps after "
         "``starts_at``."

@@ -25,6 +25,7 @@ def run_line(run: RunResult) -> Text | None:
     reported = (
         ", ".join(f"{a.severity} '{a.fault}' at step {a.step}" for a in run.answers) or "nothing"
     )
+    expected = " or ".join(f"'{cause}'" for cause in run.right)
     if run.failed:
         label, style, details = "failed", "bold red", run.failed
     elif run.has_same_bits is False:
@@ -39,9 +40,10 @@ def run_line(run: RunResult) -> Text | None:
         label, style = ("false error", "bold red") if run.has_error else ("false warning", "yellow")
         details = f"reported {reported}"
     elif run.correct_rank is None:
-        label, style, details = "missed", "bold red", f"reported {reported}"
+        label, style, details = "missed", "bold red", f"expected {expected}, reported {reported}"
     elif run.correct_rank > 1:
-        label, style, details = f"rank {run.correct_rank}", "yellow", f"reported {reported}"
+        label, style = f"rank {run.correct_rank}", "yellow"
+        details = f"expected {expected} first, reported {reported}"
     elif not run.is_in_time:
         label, style = "wrong step", "yellow"
         details = f"the fault starts at step {run.starts_at}, reported {reported}"
