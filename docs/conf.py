@@ -7,7 +7,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
 
-# Sphinx documents only names that exist, and these packages import a name when it is first used.
+# Import all public names of packages that otherwise import a name when the name is first used,
+# because Sphinx documents only names that are already imported.
 for package in map(import_module, ("sluice.failfast", "sluice.data.rows")):
     for name in package._MODULES:
         setattr(package, name, getattr(package, name))
@@ -28,13 +29,13 @@ extensions = [
     "repository_links",
     "versions",
 ]
-# Keep straight quotes, for texts such as 'module:Class' that a reader copies.
+# Keep straight quotes, because readers copy texts such as 'module:Class'.
 smartquotes = False
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_ext", "_static", "_templates", "rules/*/*.py"]
 suppress_warnings = ["config.cache"]
 
-# Headings get anchors, so a link `page.md#section` to a missing section is a warning, and
+# Give headings anchors. A link `page.md#section` to a missing section then causes a warning, and
 # `make docs` fails on warnings.
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -54,6 +55,7 @@ html_title = f"Sluice {release}"
 html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_css_files = ["site.css"]
+# The first file is the list of versions, in the parent folder of the site.
 html_js_files = ["../../versions.js", "versions.js", "tables.js"]
 html_copy_source = True
 html_show_sourcelink = False

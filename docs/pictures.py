@@ -1,4 +1,4 @@
-"""Takes the pictures of the documentation from a real run, so that they show the current pages.
+"""Takes the pictures of the documentation from the reports and the UI of a real run.
 
 `make pictures` runs the default pipeline and a rehearsal in a temporary SLUICE_HOME, which takes
 some minutes. `python docs/pictures.py --home FOLDER` uses an existing SLUICE_HOME instead. Chromium
@@ -25,7 +25,7 @@ from playwright.sync_api import Page, sync_playwright
 
 DOCS = Path(__file__).resolve().parent
 PIPELINE = "sp500_volatility"
-START_S = 180
+MAX_START_S = 180
 """Maximum time until Dagster's UI responds [s]."""
 
 
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def make_run(home: Path) -> Path:
-    """Run the default pipeline and rehearse a rollout with a fault; return the home."""
+    """Run the default pipeline, rehearse a rollout with a fault, and return ``home``."""
     environment = os.environ | {"SLUICE_HOME": str(home)}
     for command in (
         ("run", PIPELINE, "--no-rehearsal"),
@@ -62,8 +62,8 @@ def make_replay(folder: Path) -> Path:
     guide = (DOCS / "how-to" / "find-training-faults.md").read_text()
     program = guide.partition("```python\n")[2].partition("```")[0]
     (folder / "train.py").write_text(program)
-    trace = ("trace", "--out", "traces", "--", sys.executable, "train.py")
-    for command in (trace, ("trace", "replay", "traces")):
+    trace_command = ("trace", "--out", "traces", "--", sys.executable, "train.py")
+    for command in (trace_command, ("trace", "replay", "traces")):
         subprocess.run(
             [*sluice_command(), *command], cwd=folder, env=checkout_environment(), check=True
         )
@@ -97,7 +97,7 @@ def open_browser() -> Iterator[Page]:
 
 @contextmanager
 def run_dagster_ui(home: Path) -> Iterator[str]:
-    """Run `sluice dev` on a free port and yield its URL."""
+    """Run `sluice dev` on a free port, and yield the URL of Dagster's UI."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -116,27 +116,27 @@ def wait_for(url: str) -> None:
     """Wait until a server responds.
 
     Raises:
-        TimeoutError: The server did not respond within ``START_S``.
+        TimeoutError: The server did not respond within ``MAX_START_S``.
     """
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + MAX_START_S
     while time.monotonic() < deadline:
         try:
             urllib.request.urlopen(url, timeout=5).close()
             return
         except (urllib.error.URLError, OSError):
             time.sleep(1)
-    raise TimeoutError(f"{url} did not respond within {START_S} s.")
+    raise TimeoutError(f"{url} did not respond within {MAX_START_S} s.")
 
 
 def take_element(page: Page, report: Path, selector: str, name: str) -> None:
-    """Store the first element of a report that matches a selector."""
+    """Store a picture of the first element of a report that matches a CSS selector."""
     page.set_viewport_size({"width": 1000, "height": 900})
     page.goto(report.as_uri())
     page.locator(selector).first.screenshot(path=DOCS / f"{name}.png")
 
 
 def take_page(page: Page, report: Path, name: str, *, width: int, height: int) -> None:
-    """Store the upper part of a page."""
+    """Store a picture of the upper part of a report [pixels]."""
     page.set_viewport_size({"width": width, "height": height})
     page.goto(report.as_uri())
     page.wait_for_timeout(1_000)
@@ -144,20 +144,20 @@ def take_page(page: Page, report: Path, name: str, *, width: int, height: int) -
 
 
 def take_asset_graph(page: Page, url: str) -> None:
-    """Store the asset graph of the default pipeline."""
+    """Store a picture of the asset graph of the default pipeline."""
     page.set_viewport_size({"width": 1800, "height": 1000})
     selection = quote(f'key:"{PIPELINE}/*"', safe="*")
     group = quote(f"global@global:{PIPELINE}", safe="")
     page.goto(f"{url}/asset-groups~{selection}/?expanded={group}")
-    page.get_by_text(re.compile("production_model")).first.wait_for(timeout=START_S * 1000)
+    page.get_by_text(re.compile("production_model")).first.wait_for(timeout=MAX_START_S * 1000)
     page.wait_for_timeout(5_000)
-    welcome = page.get_by_text("Skip", exact=True)
-    if welcome.count():  # a new instance shows a welcome dialog
-        welcome.first.click()
+    skip_button = page.get_by_text("Skip", exact=True)
+    if skip_button.count():  # a new Dagster instance shows a welcome dialog
+        skip_button.first.click()
     page.get_by_text("Hide navigation").click()
     page.wait_for_timeout(2_000)
-    clip = {"x": 372, "y": 308, "width": 1270, "height": 440}
-    page.screenshot(path=DOCS / "asset-graph.png", clip=clip)
+    graph_area = {"x": 372, "y": 308, "width": 1270, "height": 440}  # in pixels of the viewport
+    page.screenshot(path=DOCS / "asset-graph.png", clip=graph_area)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""A Ray Tune study that survives a kill: run it, kill it, and run it again.
+"""A Ray Tune study that continues after a crash.
 
 python examples/resumable_tune.py FOLDER [ADDRESS_OF_A_RAY_CLUSTER]
 
-The second run continues the study in FOLDER.
+Run this command, kill the process, and run the command again: the second run continues the study
+that is stored in FOLDER.
 """
 
 import json
@@ -19,10 +20,11 @@ from sluice.tuning.resumable import resumable
 
 
 def train(config):
-    loss, start = 3.0, 0
+    """Simulate a training whose loss falls faster with a higher learning rate."""
+    loss, last_epoch = 3.0, 0
     if checkpoint := tune.get_checkpoint():
-        loss, start = json.loads(Path(checkpoint.to_directory(), "state.json").read_text())
-    for epoch in range(start + 1, 10):
+        loss, last_epoch = json.loads(Path(checkpoint.to_directory(), "state.json").read_text())
+    for epoch in range(last_epoch + 1, 10):
         loss *= 1 - config["lr"]
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "state.json").write_text(json.dumps([loss, epoch]))
@@ -34,7 +36,7 @@ if __name__ == "__main__":
     ray.init(address=sys.argv[2] if len(sys.argv) > 2 else "local")
     asha = ASHAScheduler(time_attr="epoch", max_t=9, reduction_factor=3)
     tpe = OptunaSearch({"lr": tune.loguniform(1e-4, 1e-1)}, metric="loss", mode="min", seed=0)
-    # Scheduler and searcher record their decisions in the same journal.
+    # The scheduler and the searcher record their decisions in the same journal.
     tune_config = tune.TuneConfig(
         metric="loss",
         mode="min",

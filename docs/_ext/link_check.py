@@ -1,7 +1,8 @@
 """Reports every link within the built site whose target does not exist.
 
-Sphinx checks only the references that it resolves itself. This extension also checks raw HTML,
-pictures, generated API pages, the links of the theme, and files to download. It needs no network.
+Sphinx checks only references that Sphinx resolves. This extension also checks links in raw HTML,
+pictures, generated API pages, the links of the theme, and files to download. Links to other sites
+are not checked.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Page(NamedTuple):
-    """Links of one page, and the ids in it to which links can point."""
+    """Links of one page, and the ids of elements in the page to which links can point."""
 
     links: tuple[str, ...]
     ids: frozenset[str]
@@ -51,19 +52,19 @@ def find_broken_links(site: Path) -> Iterator[tuple[str, str, str]]:
     pages = {path: read_page(path) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         for link in sorted(set(page.links)):
-            parts = urlsplit(link)
-            if parts.scheme or parts.netloc or link == "#":
+            url = urlsplit(link)
+            if url.scheme or url.netloc or link == "#":
                 continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = (path.parent / unquote(url.path)).resolve() if url.path else path
             if not target.is_file():
-                # All versions share this file in the parent folder.
+                # All versions of the site share ``versions.js``, which is in the parent folder.
                 if target != site.parent / "versions.js":
                     yield path.relative_to(site).as_posix(), link, "no such file"
-            elif target in pages and unquote(parts.fragment) not in {"", *pages[target].ids}:
+            elif target in pages and unquote(url.fragment) not in {"", *pages[target].ids}:
                 yield path.relative_to(site).as_posix(), link, "no such section"
 
 
-def _finish(app: Sphinx, error: Exception | None) -> None:
+def _report_broken_links(app: Sphinx, error: Exception | None) -> None:
     if error is None and app.builder.name == "html":
         for page, link, reason in find_broken_links(Path(app.outdir).resolve()):
             logger.warning("%s: link to %s: %s", page, link, reason)
@@ -71,5 +72,5 @@ def _finish(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
-    app.connect("build-finished", _finish, priority=900)
+    app.connect("build-finished", _report_broken_links, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

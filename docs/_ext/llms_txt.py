@@ -16,15 +16,15 @@ ABOUT = (
     "evidence, receipts, bitwise resume, canary and rollback. Dagster orchestrates it."
 )
 _MAX_LENGTH = 200
-"""Maximum length of the description of a page [characters]."""
+"""Maximum length of the first paragraph of a page; longer paragraphs are shortened [characters]."""
 
 
 def page_order(app: Sphinx) -> Iterator[tuple[str, str]]:
-    """Yield the name of every page and the caption of its section of the navigation."""
+    """Yield (name, caption of its section of the navigation) of every page, in order."""
     root = app.config.root_doc
     for tree in app.env.get_doctree(root).findall(addnodes.toctree):
-        for page in tree["includefiles"]:
-            for name in _with_children(app, page):
+        for top_page in tree["includefiles"]:
+            for name in _with_children(app, top_page):
                 yield name, tree["caption"] or ""
 
 
@@ -41,11 +41,12 @@ def describe(app: Sphinx, name: str) -> str:
 
 def render(app: Sphinx) -> str:
     """Return the text of `llms.txt`."""
-    lines, last_caption, listed = [f"# {app.config.project}", "", f"> {ABOUT}"], None, set()
+    lines = [f"# {app.config.project}", "", f"> {ABOUT}"]
+    last_caption, listed_names = None, set()
     for name, caption in page_order(app):
-        if name in listed:
+        if name in listed_names:
             continue
-        listed.add(name)
+        listed_names.add(name)
         if caption != last_caption:
             lines += ["", f"## {caption}", ""]
             last_caption = caption
@@ -55,17 +56,18 @@ def render(app: Sphinx) -> str:
 
 
 def _with_children(app: Sphinx, name: str) -> Iterator[str]:
+    """Yield the name of a page and the names of all pages below it in the navigation."""
     yield name
     for child in app.env.toctree_includes.get(name, []):
         yield from _with_children(app, child)
 
 
-def _finish(app: Sphinx, error: Exception | None) -> None:
+def _write_llms_txt(app: Sphinx, error: Exception | None) -> None:
     if error is None and app.builder.name == "html":
         (Path(app.outdir) / "llms.txt").write_text(render(app))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
-    app.connect("build-finished", _finish)
+    app.connect("build-finished", _write_llms_txt)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,6 +1,7 @@
 """Adds the pages of a folder to the navigation below the folder's README.md.
 
-The README itself stays plain Markdown, which any viewer of the repository shows.
+The list of pages is added when Sphinx reads the README.md. The file itself stays plain Markdown,
+so that other viewers of Markdown can show it.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,10 @@ _TOCTREE = """
 
 
 def _page_names(folder: Path) -> Iterator[str]:
-    """Yield the pages below a folder, but only the README.md of a subfolder that has one."""
+    """Yield the names of the pages below a folder.
+
+    Of a subfolder with a README.md, only the README.md is yielded; it lists its own pages.
+    """
     for page in sorted(folder.iterdir()):
         if page.suffix == ".md" and page.name != "README.md":
             yield page.stem

@@ -1,7 +1,7 @@
-"""Adds Markdown files from outside docs/ to the site, and rewrites the links to them.
+"""Adds Markdown files from outside docs/ to the site, and rewrites the links to these files.
 
-In the sources, links are paths in the repository, so that they also work in a viewer of the
-repository.
+In the Markdown files, all links are paths in the repository, so that the links also work where the
+repository is browsed.
 """
 
 import posixpath
@@ -16,18 +16,19 @@ PAGES = {
     "SECURITY.md": "docs/project/security-policy.md",
     "README.md": "docs/index.md",
 }
-"""Page of the site by path in the repository."""
+"""Path of the page in docs/, by path of the Markdown file in the repository."""
 
 _LINK = re.compile(r"\]\(((?!\w+:|#)[^)#\s]+)((?:#[^)\s]*)?)\)")
+"""Markdown link to a file. The groups are its path, and the section with ``#`` or nothing."""
 
 
 def rewrite_links(text: str, path: str, page: str) -> str:
-    """Return Markdown of the repository with its links rewritten for a page of the site.
+    """Return Markdown with its links rewritten from a file of the repository to a page of the site.
 
     Args:
         text: The Markdown.
-        path: Path of its file in the repository.
-        page: Path of its page, as if it were a file in the repository.
+        path: Path of the Markdown file in the repository.
+        page: Path of the page in docs/. Equal to ``path`` if the file is itself in docs/.
 
     >>> rewrite_links("[how](../SECURITY.md#x)", "docs/security.md", "docs/security.md")
     '[how](project/security-policy.md#x)'
@@ -45,9 +46,10 @@ def rewrite_links(text: str, path: str, page: str) -> str:
     return _LINK.sub(rewrite, text)
 
 
-def _read(app: Sphinx, docname: str, source: list[str]) -> None:
+def _read_source(app: Sphinx, docname: str, source: list[str]) -> None:
     page = f"docs/{docname}.md"
-    # The start page has its own text; README.md is not included, only links to it are rewritten.
+    # README.md does not become a page. Only the links to it are rewritten: they lead to the start
+    # page, whose text is docs/index.md.
     path_by_page = {page: path for path, page in PAGES.items() if page != "docs/index.md"}
     path = path_by_page.get(page, page)
     if path != page:
@@ -59,5 +61,5 @@ def _read(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
-    app.connect("source-read", _read)
+    app.connect("source-read", _read_source)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

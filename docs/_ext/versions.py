@@ -1,8 +1,8 @@
 """Publishes each version in its own folder, and writes the list of versions that every page reads.
 
 `make docs` builds into `build/docs/<version>/` and keeps the other versions in `build/docs/`, so
-that a server of static files can serve all of them. The list is a script, `versions.js`, because a
-page that is opened as a file may not fetch JSON.
+that a server of static files can serve all versions. The list is a script, `versions.js`, because
+browsers do not let a page fetch JSON if the page was opened as a file.
 """
 
 import json
@@ -22,7 +22,7 @@ _REDIRECT = """\
 
 
 def version_key(name: str) -> tuple[tuple[int, ...], bool]:
-    """Return a sort key: the numbers of a version, then candidates before the final release."""
+    """Return a sort key: the numbers of a version, then whether it is no pre-release."""
     numbers = re.match(r"\d+(\.\d+)*", name)
     assert numbers is not None, name
     is_final = name == numbers[0]
@@ -31,24 +31,23 @@ def version_key(name: str) -> tuple[tuple[int, ...], bool]:
 
 def list_versions(site: Path) -> list[str]:
     """Return the versions that were built into a site, the newest first."""
-    built = [path.parent.name for path in site.glob("*/index.html")]
-    return sorted((name for name in built if name[:1].isdigit()), key=version_key, reverse=True)
+    names = [path.parent.name for path in site.glob("*/index.html")]
+    return sorted((name for name in names if name[:1].isdigit()), key=version_key, reverse=True)
 
 
 def write_versions(site: Path) -> None:
-    """Write the list of versions and the page that leads to the newest one."""
+    """Write the list of versions, and a page that redirects to the newest version."""
     names = list_versions(site)
-    text = json.dumps(names)
-    (site / "versions.js").write_text(f"window.SLUICE_VERSIONS = {text};\n")
+    (site / "versions.js").write_text(f"window.SLUICE_VERSIONS = {json.dumps(names)};\n")
     (site / "index.html").write_text(_REDIRECT.format(newest=names[0]))
 
 
-def _finish(app: Sphinx, error: Exception | None) -> None:
+def _write_after_build(app: Sphinx, error: Exception | None) -> None:
     if error is None and app.builder.name == "html":
         write_versions(Path(app.outdir).parent)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension."""
-    app.connect("build-finished", _finish)
+    app.connect("build-finished", _write_after_build)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

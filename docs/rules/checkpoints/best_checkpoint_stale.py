@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 torch.manual_seed(0)
 x = torch.randn(512, 8)
-y = torch.randn(512, 1)  # noise: the validation loss soon rises
+y = torch.randn(512, 1)  # noise, so that the validation loss soon rises
 model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 best_loss, best = float("inf"), None

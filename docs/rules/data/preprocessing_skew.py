@@ -1,4 +1,4 @@
-"""Standardize the training rows and evaluate on raw ones."""
+"""Train on standardized rows, and evaluate on raw rows."""
 
 import torch
 from torch import nn

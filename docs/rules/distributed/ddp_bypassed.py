@@ -1,4 +1,4 @@
-"""Call the network inside its data parallel wrapper."""
+"""Call the wrapped network instead of its data parallel wrapper."""
 
 import torch
 import torch.distributed as dist

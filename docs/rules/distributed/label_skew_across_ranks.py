@@ -1,4 +1,4 @@
-"""Divide rows that are sorted by their label."""
+"""Sort the rows by label, and train each rank on one half of them."""
 
 import torch
 import torch.distributed as dist

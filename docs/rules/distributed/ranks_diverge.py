@@ -1,4 +1,4 @@
-"""Average the gradients of one of two ranks only."""
+"""Run every backward pass in no_sync(), so that gradients are never averaged."""
 
 import torch
 import torch.distributed as dist

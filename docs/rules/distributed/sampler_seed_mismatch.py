@@ -1,4 +1,4 @@
-"""Seed the sampler of each rank with its rank."""
+"""Seed the sampler with the rank, so that each rank shuffles in another order."""
 
 import torch
 import torch.distributed as dist

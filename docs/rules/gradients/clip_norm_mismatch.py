@@ -1,4 +1,4 @@
-"""Clip gradients to a thousandth of their usual norm."""
+"""Clip gradients to a norm of 0.001, which is far below their usual norm."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Stack sigmoids, whose derivative is at most a quarter."""
+"""Stack 16 sigmoid layers. The derivative of a sigmoid is at most 0.25."""
 
 import torch
 from torch import nn

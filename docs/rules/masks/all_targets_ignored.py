@@ -1,4 +1,4 @@
-"""Truncate rows at their answers, so that only masked prompts remain."""
+"""Truncate the answers, so that only prompts remain, whose targets are ignored."""
 
 import torch
 from torch import nn

@@ -8,11 +8,11 @@ from torch.nn import functional as F
 class LanguageModel(nn.Module):
     def __init__(self):
         super().__init__()
-        self.table, self.head = nn.Embedding(12, 16), nn.Linear(16, 12)
+        self.embedding, self.head = nn.Embedding(12, 16), nn.Linear(16, 12)
         self.attention = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
 
     def forward(self, ids):
-        return self.head(self.attention(self.table(ids)))
+        return self.head(self.attention(self.embedding(ids)))
 
 
 torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Pass a mask of the tokens where a mask of the padding is expected."""
+"""Pass a mask that is True at tokens to a layer that expects True at padding."""
 
 import torch
 from torch import nn
@@ -8,11 +8,11 @@ from torch.nn import functional as F
 class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
-        self.table, self.head = nn.Embedding(12, 16), nn.Linear(16, 3)
+        self.embedding, self.head = nn.Embedding(12, 16), nn.Linear(16, 3)
         self.encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
 
     def forward(self, ids):
-        return self.head(self.encoder(self.table(ids), src_key_padding_mask=ids != 0).mean(1))
+        return self.head(self.encoder(self.embedding(ids), src_key_padding_mask=ids != 0).mean(1))
 
 
 torch.manual_seed(0)

@@ -8,11 +8,11 @@ from torch.nn import functional as F
 class LanguageModel(nn.Module):
     def __init__(self):
         super().__init__()
-        self.table, self.head = nn.Embedding(12, 16), nn.Linear(16, 12)
-        self.memory = nn.GRU(16, 16, batch_first=True)
+        self.embedding, self.head = nn.Embedding(12, 16), nn.Linear(16, 12)
+        self.gru = nn.GRU(16, 16, batch_first=True)
 
     def forward(self, ids):
-        return self.head(self.memory(self.table(ids))[0])
+        return self.head(self.gru(self.embedding(ids))[0])
 
 
 torch.manual_seed(0)

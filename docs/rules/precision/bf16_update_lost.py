@@ -1,4 +1,4 @@
-"""Train bfloat16 weights with updates below half of their last digit."""
+"""Train bfloat16 weights with updates so small that rounding removes them."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Scale a loss whose gradient is infinite at any scale."""
+"""Scale a loss whose gradient is non-finite at any scale."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Warm up with an integer division."""
+"""Compute the warmup with an integer division, which is 0 before step 1000."""
 
 import torch
 from torch import nn

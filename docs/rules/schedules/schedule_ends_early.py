@@ -1,4 +1,4 @@
-"""Step a schedule for 10 epochs once per batch."""
+"""Create a schedule of 10 steps, one per epoch, but step it after every batch."""
 
 import torch
 from torch import nn

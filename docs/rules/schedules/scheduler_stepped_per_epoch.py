@@ -1,4 +1,4 @@
-"""Step a schedule for 160 batches once per epoch."""
+"""Create a schedule of 160 steps, one per batch, but step it only once per epoch."""
 
 import torch
 from torch import nn

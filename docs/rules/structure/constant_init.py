@@ -1,4 +1,4 @@
-"""Initialize all weights of a layer with one number."""
+"""Initialize all weights of a layer with the same value."""
 
 import torch
 from torch import nn

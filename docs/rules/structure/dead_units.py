@@ -1,4 +1,4 @@
-"""Initialize a layer with a bias that no input exceeds."""
+"""Initialize the biases of a layer so low that no input activates a unit."""
 
 import torch
 from torch import nn

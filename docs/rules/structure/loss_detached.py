@@ -1,4 +1,4 @@
-"""Create the loss again from its value."""
+"""Create a new tensor from the value of the loss."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Classify series with a recurrent layer that takes the rows of a batch for positions."""
+"""Classify series with a recurrent layer that treats the rows of a batch as time steps."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Replace the tied output layer during training."""
+"""Replace the tied weights of the output layer by a copy."""
 
 import torch
 from torch import nn
@@ -8,16 +8,16 @@ from torch.nn import functional as F
 class LanguageModel(nn.Module):
     def __init__(self):
         super().__init__()
-        self.table, self.head = nn.Embedding(12, 16), nn.Linear(16, 12, bias=False)
-        self.head.weight = self.table.weight
+        self.embedding, self.head = nn.Embedding(12, 16), nn.Linear(16, 12, bias=False)
+        self.head.weight = self.embedding.weight
 
     def forward(self, ids):
-        return self.head(self.table(ids))
+        return self.head(self.embedding(ids))
 
 
 torch.manual_seed(0)
 model = LanguageModel()
-model.head.weight = nn.Parameter(model.table.weight.detach().clone())
+model.head.weight = nn.Parameter(model.embedding.weight.detach().clone())
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for ids in torch.randint(12, (512, 12)).split(32):
     optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Train only the norms of a network, and not its output layer."""
+"""Train only the normalization layer of a network, and freeze the output layer, too."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Keep layers in a plain list."""
+"""Keep layers in a Python list instead of a ModuleList."""
 
 import torch
 from torch import nn

@@ -17,20 +17,21 @@ def check_page() -> dict[str, str]:
     defects_by_check: dict[str, list[str]] = {}
     for defect in DEFECTS:
         defects_by_check.setdefault(defect.check, []).append(defect.name)
-    parts = [
+    paragraphs = [
         "# Checks of the POC gate",
-        f"{len(CHECKS) + 1} checks run in this order before a training. A check is named by a "
-        "statement that is true when it passes. It is skipped if a check that it needs did not "
-        "pass. Its findings are described in the [fault catalogue](../faults/README.md). "
-        "The planted defects of a check are those of `sluice bench poc` that this check must be "
-        "the first to report. `sluice explain CHECK_NAME` prints the description of a check.",
+        f"{len(CHECKS) + 1} checks run in this order before a training. The name of a check is a "
+        "statement that is true if the check passes. A check is skipped if another check that it "
+        "needs did not pass. The [fault catalogue](../faults/README.md) describes the faults that "
+        "checks report. `sluice bench poc` inserts planted defects into a workload; the planted "
+        "defects listed for a check are those that this check must report before all other "
+        "checks. `sluice explain CHECK_NAME` prints the description of a check.",
     ]
     for check in CHECKS:
         limit = check.select_limit(time_limits)
         needs = ", ".join(f"`{name}`" for name in check.needs) or "nothing"
         level = "minimum and full" if "minimum" in check.levels else "full"
         defects = defects_by_check.get(check.name, [])
-        parts += [
+        paragraphs += [
             f"## `{check.name}`",
             check.description,
             f"Identifier `{check.check_id}`; gate level: {level}; needs {needs}; warns after "
@@ -39,10 +40,10 @@ def check_page() -> dict[str, str]:
             + (f": {'; '.join(defects)}." if defects else "."),
         ]
     whole_gate = time_limits.whole_gate
-    parts += [
+    paragraphs += [
         f"## `{WHOLE_GATE_CHECK}`",
         WHOLE_GATE_DESCRIPTION,
         f"Identifier `{WHOLE_GATE_CHECK_ID}`; gate level: minimum and full; warns after "
         f"{whole_gate.typical_s:g} s and fails after {whole_gate.max_s:g} s.",
     ]
-    return {"checks/README.md": markdown.page(*parts)}
+    return {"checks/README.md": markdown.page(*paragraphs)}

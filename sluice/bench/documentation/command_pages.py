@@ -1,4 +1,4 @@
-"""The page about the command line, from the commands themselves."""
+"""The page about the command line, generated from the help of the commands."""
 
 import inspect
 import re
@@ -18,7 +18,7 @@ _TYPE_NAMES = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 def command_page(app: typer.Typer) -> dict[str, str]:
     """Return the text of the page about all commands of an app, by its path."""
     root = typer.main.get_command(app)
-    parts = [
+    paragraphs = [
         "# Command line",
         "Results are printed on stdout, progress and errors on stderr. Exit codes: 0: success; "
         "1: a gate did not pass, or a training or search failed; 2: an error of the user, or "
@@ -26,12 +26,12 @@ def command_page(app: typer.Typer) -> dict[str, str]:
         "as JSON. Every command has `--help`.",
     ]
     for name, command in walk_commands(root):
-        parts += _section(name, command)
-    return {"reference/commands.md": markdown.page(*parts)}
+        paragraphs += _section(name, command)
+    return {"reference/commands.md": markdown.page(*paragraphs)}
 
 
 def walk_commands(command: Any, path: Sequence[str] = ("sluice",)) -> Iterator[tuple[str, Any]]:
-    """Yield (full name, command) of every visible command, groups before their commands."""
+    """Yield (full name, command) of every visible command, each group before its commands."""
     if len(path) > 1:
         yield " ".join(path), command
     for name in sorted(getattr(command, "commands", {})):
@@ -43,12 +43,12 @@ def walk_commands(command: Any, path: Sequence[str] = ("sluice",)) -> Iterator[t
 def parameters_of(command: Any) -> list[Any]:
     """Return the visible parameters of a command; for a group, the options of its hidden command.
 
-    The hidden command runs if the group is called without one of its commands, such as ``sluice
-    trace -- PROGRAM``.
+    The hidden command of a group runs if no other command of the group is given: ``sluice trace --
+    PROGRAM`` runs the hidden command of ``sluice trace``.
     """
-    children = getattr(command, "commands", None)
-    if children is not None:
-        hidden_commands = [child for child in children.values() if child.hidden]
+    subcommands = getattr(command, "commands", None)
+    if subcommands is not None:
+        hidden_commands = [child for child in subcommands.values() if child.hidden]
         parameters = [
             parameter
             for child in hidden_commands
@@ -65,21 +65,21 @@ def parameters_of(command: Any) -> list[Any]:
 
 
 def _section(name: str, command: Any) -> list[str]:
-    text = inspect.cleandoc(command.help or "").replace("\f", "").strip()
-    parts = [f"## `{name}`", _paragraphs(text)]
+    help_text = inspect.cleandoc(command.help or "").replace("\f", "").strip()
+    paragraphs = [f"## `{name}`", _format_help(help_text)]
     if example := inspect.cleandoc(command.epilog or "").strip():
-        parts.append(_paragraphs(example))
+        paragraphs.append(_format_help(example))
     rows = [
         (_usage(parameter), _default(parameter), " ".join((parameter.help or "").split()))
         for parameter in parameters_of(command)
     ]
     if rows:
-        parts.append(markdown.table(("argument or option", "default", "meaning"), rows))
-    return parts
+        paragraphs.append(markdown.table(("argument or option", "default", "meaning"), rows))
+    return paragraphs
 
 
-def _paragraphs(text: str) -> str:
-    """Return a help text with one line per paragraph, and examples as blocks of code."""
+def _format_help(text: str) -> str:
+    """Return a help text with each paragraph on one line, and each example in a block of code."""
     blocks = []
     for paragraph in re.split(r"\n\s*\n", text):
         line = " ".join(paragraph.split())

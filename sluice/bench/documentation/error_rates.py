@@ -22,8 +22,8 @@ class FaultRates(Record):
     planted: int = Field(0, description="Number of runs of programs with this fault.")
     caught: int = Field(
         0,
-        description="Number of runs with this fault in which the fault was reported with the "
-        "required severity.",
+        description="Number of runs with this fault in which the fault was reported with at least "
+        "the required severity.",
     )
     first: int = Field(
         0, description="Number of runs with this fault in which the fault was ranked first."
@@ -41,15 +41,15 @@ class FaultRates(Record):
 class ErrorRates(Record):
     """Rates of all faults on the programs of the fault benchmark."""
 
-    commit: str = Field(description="Commit that was measured.")
+    commit: str = Field(description="Commit of Sluice with which the rates were measured.")
     seeds: tuple[int, ...] = Field(description="Seeds of the runs with a fault.")
     faulty_runs: int = Field(description="Number of runs with a fault.")
     healthy_runs: int = Field(
-        description="Number of runs without a fault: healthy programs, and faulty programs without "
-        "their fault."
+        description="Number of runs without a fault: of healthy programs, and of faulty programs "
+        "that run without their fault."
     )
     failed_runs: int = Field(
-        description="Number of runs without a result. Other fields do not count them."
+        description="Number of runs that failed. The other fields do not count failed runs."
     )
     faults: dict[str, FaultRates]
 
@@ -57,8 +57,8 @@ class ErrorRates(Record):
     def of(cls, runs: Sequence[RunResult], *, commit: str) -> Self:
         """Return the rates of all runs.
 
-        A run with a fault counts for each fault in ``RunResult.right``, its correct causes. If some
-        of these were reported, it counts only for them.
+        A run with a fault counts for each of its correct causes, ``RunResult.right``. If some of
+        the correct causes were reported, the run counts only for these causes.
 
         Raises:
             ContractError: There is no run with a fault.
@@ -75,10 +75,10 @@ class ErrorRates(Record):
         for run in faulty_runs:
             reported_faults = [answer.fault for answer in run.answers]
             for fault in [cause for cause in run.right if cause in reported_faults] or run.right:
-                count = counts.setdefault(fault, Counter())
-                count["planted"] += 1
-                count["caught"] += fault in reported_faults and run.correct_rank is not None
-                count["first"] += reported_faults[:1] == [fault] and run.correct_rank == 1
+                fault_counts = counts.setdefault(fault, Counter())
+                fault_counts["planted"] += 1
+                fault_counts["caught"] += fault in reported_faults and run.correct_rank is not None
+                fault_counts["first"] += reported_faults[:1] == [fault] and run.correct_rank == 1
         for run in healthy_runs:
             errors = {answer.fault for answer in run.answers if answer.severity == "error"}
             for fault in errors:
@@ -116,6 +116,6 @@ def describe_rates(rates: ErrorRates, fault: str) -> str:
     seeds_text = f"seed{'' if len(rates.seeds) == 1 else 's'} {', '.join(map(str, rates.seeds))}"
     return (
         f"{detection_text} False alarms in healthy runs: errors in {errors}, warnings or findings "
-        f"to confirm in {others}. Measured with `sluice bench faults` on {seeds_text} at commit "
-        f"{rates.commit[:7]}, together for all rules that report this fault."
+        f"to confirm in {others}. The rates are those of all rules together that report this "
+        f"fault, measured with `sluice bench faults` on {seeds_text} at commit {rates.commit[:7]}."
     )

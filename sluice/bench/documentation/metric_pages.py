@@ -1,4 +1,4 @@
-"""The pages about metrics and about events of logs."""
+"""The page about metrics, and the page about the events of the event log."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -18,18 +18,18 @@ _TOPICS = (
 
 def metric_page() -> dict[str, str]:
     """Return the text of the page about metrics, by its path in the documentation."""
-    parts = [
+    paragraphs = [
         "# Metrics",
         "Metrics are functions of arrays in `sluice.metrics`. Call them in `Workload.metrics`. "
-        "Most return a `TaskMetrics`: return its `numbers`. A metric that is undefined on the "
-        "given rows is NaN in `numbers`, never 0; `absent` contains its name and the reason. The "
-        "other functions return a number or an array.",
-        "A metric is used by its name in `guards.metrics`, `guards.limits` and "
-        "`headline_metric`. For the names below, Sluice knows whether higher or lower is better. "
-        "Declare it for other names in `metric_directions` of the workload. A suffix after `@`, as "
-        "in `ndcg@10`, is ignored.",
+        "Most functions return a `TaskMetrics`; `Workload.metrics` returns its `numbers`. A metric "
+        "that is undefined on the given rows is NaN in `numbers`, never 0, and `absent` maps its "
+        "name to the reason. The other functions return a number or an array.",
+        "`guards.metrics`, `guards.limits` and `headline_metric` refer to a metric by its name. "
+        "For the names below, Sluice knows whether higher or lower values are better. For other "
+        "names, declare the direction in `metric_directions` of the workload. A suffix after `@`, "
+        "as in `ndcg@10`, is ignored.",
         markdown.table(
-            ("better if", "metrics"),
+            ("better values", "metrics"),
             [
                 (direction, ", ".join(f"`{name}`" for name in _metric_names(direction)))
                 for direction in ("higher", "lower")
@@ -38,14 +38,14 @@ def metric_page() -> dict[str, str]:
     ]
     for topic in _TOPICS:
         module = import_module(f"sluice.metrics.{topic}")
-        parts.append(f"## {markdown.title(topic)}")
-        parts.append(_first_paragraph(module))
+        paragraphs.append(f"## {markdown.title(topic)}")
+        paragraphs.append(_first_paragraph(module))
         rows = [
             (f"`{module.__name__}.{name}`", _arguments(function), _first_paragraph(function))
             for name, function in _public_functions(module)
         ]
-        parts.append(markdown.table(("function", "arguments", "returns"), rows))
-    return {"reference/metrics.md": markdown.page(*parts)}
+        paragraphs.append(markdown.table(("function", "arguments", "description"), rows))
+    return {"reference/metrics.md": markdown.page(*paragraphs)}
 
 
 def event_page() -> dict[str, str]:
@@ -62,13 +62,13 @@ def event_page() -> dict[str, str]:
         "reference/events.md": markdown.page(
             "# Events of a log",
             "Trainings and gates write one JSON object per line (NDJSON) with `event`, "
-            "`timestamp` and the fields below; other fields are allowed. `sluice poc --log FILE` "
-            "validates a log of any program.",
-            markdown.table(("event", "required fields", "ended by"), rows),
+            "`timestamp` and the fields below; other fields are permitted. `sluice poc --log FILE` "
+            "validates the log of any program.",
+            markdown.table(("event", "required fields", "event that ends it"), rows),
             "`fold_complete` also has the metrics of the workload as `test_*`. "
             "`experiment_complete` also has the workload's headline metric as `mean_*`. After a "
             "crash, the event that ends an interval is missing, and the last line may be "
-            "incomplete. Both are reported, but not as errors.",
+            "incomplete. The validation reports both, but not as errors.",
         )
     }
 
@@ -89,5 +89,5 @@ def _arguments(function: Callable[..., Any]) -> str:
     return ", ".join(f"`{name}`" for name in inspect.signature(function).parameters)
 
 
-def _first_paragraph(described: object) -> str:
-    return " ".join((inspect.getdoc(described) or "").partition("\n\n")[0].split())
+def _first_paragraph(documented: object) -> str:
+    return " ".join((inspect.getdoc(documented) or "").partition("\n\n")[0].split())

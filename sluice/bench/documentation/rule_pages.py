@@ -18,7 +18,7 @@ AnyRule = Rule[Any] | RankRule[Any]
 _ALL_RULES: tuple[AnyRule, ...] = (*RULES, *RANK_RULES)
 
 MAX_EXAMPLE_LINES = 25
-"""Maximum length of an example program [lines], which a test enforces."""
+"""Maximum length of an example program [lines]. A test enforces the maximum."""
 
 
 def topic_and_name(rule: AnyRule) -> tuple[str, str]:
@@ -49,14 +49,14 @@ def _index_page() -> str:
     for rule in _ALL_RULES:
         topic, name = topic_and_name(rule)
         rules_by_topic.setdefault(topic, []).append((name, rule))
-    parts = [
+    paragraphs = [
         "# Rules of the tracer",
-        f"{len(_ALL_RULES)} rules inspect the trace of a training. A rule is named by "
-        "a sentence that is true when there is no problem. When one fault causes others, the "
-        "report names the root cause and lists the consequences below it. Faults are described "
-        "in the [fault catalogue](../faults/README.md).",
-        "Severities: `error` is certainly wrong, `confirm` is wrong unless intended, `warning` is "
-        "worth checking. The tables show the usual severity.",
+        f"{len(_ALL_RULES)} rules inspect the trace of a training. The name of a rule is a "
+        "statement that is true if there is no problem. If one fault causes other faults, the "
+        "report names the root cause, and lists the consequences below the root cause. The "
+        "[fault catalogue](../faults/README.md) describes the faults.",
+        "Severities: an `error` is certainly wrong. A finding to `confirm` is wrong unless you "
+        "intended it. A `warning` is worth checking.",
     ]
     for topic in sorted(rules_by_topic):
         rows = [
@@ -67,11 +67,11 @@ def _index_page() -> str:
             )
             for name, rule in sorted(rules_by_topic[topic], key=lambda pair: pair[0])
         ]
-        parts += [
+        paragraphs += [
             f"## {markdown.title(topic)}",
-            markdown.table(("rule", "fault", "severity"), rows),
+            markdown.table(("rule", "fault", "usual severity"), rows),
         ]
-    return markdown.page(*parts)
+    return markdown.page(*paragraphs)
 
 
 def _fault_link(rule: AnyRule) -> str:
@@ -114,7 +114,7 @@ def _rule_page(rule: AnyRule, example: str | None, rates: ErrorRates) -> str:
 def _example_paragraphs(rule: AnyRule, program: str | None) -> tuple[str, ...]:
     """Return paragraphs: what the example does, its source, and how to trace it."""
     if program is None:
-        return ("The fault shows only in a long training, so there is no short example.",)
+        return ("There is no short example, because the fault appears only in a long training.",)
     topic, name = topic_and_name(rule)
     is_distributed = topic == "distributed"
     launcher = "torchrun --nproc-per-node 2" if is_distributed else "python"

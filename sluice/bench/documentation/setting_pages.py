@@ -1,4 +1,4 @@
-"""The page about the keys of a pipeline file, from the settings classes."""
+"""The page about the keys of a pipeline file, generated from the settings classes."""
 
 import inspect
 import re
@@ -27,12 +27,12 @@ _TYPE_NAMES = {
 _LIMIT_WORDS = {"Gt": "above", "Ge": "at least", "Lt": "below", "Le": "at most"}
 _LENGTH_WORDS = {"MinLen": "at least", "MaxLen": "at most"}
 _GROUP_TEXT = "keys of a group"
-"""Description of the type of a group of keys. Links to the sections of the group replace it."""
+"""Text of ``describe_type`` for a settings class. In tables, links to sections replace the text."""
 
-_WORKLOAD = "workload_settings"
+_WORKLOAD_KEY = "workload_settings"
 
 _MAX_INLINE_KEYS = 2
-"""Maximum number of keys of a group whose defaults fit into the cell of the group."""
+"""If a group has at most this number of keys, its table cell contains the defaults of the keys."""
 
 
 class Section(NamedTuple):
@@ -47,8 +47,8 @@ class Section(NamedTuple):
         kind = _kind(self.model)
         if kind is not None:
             return f"`{self.path}`: kind `{kind}`"
-        if self.path == _WORKLOAD:
-            return f"`{_WORKLOAD}` of `{self.model.__name__.removesuffix('Settings')}`"
+        if self.path == _WORKLOAD_KEY:
+            return f"`{_WORKLOAD_KEY}` of `{self.model.__name__.removesuffix('Settings')}`"
         return f"`{self.path}`" if self.path else "Top level"
 
     @property
@@ -59,31 +59,31 @@ class Section(NamedTuple):
 
 def setting_page() -> dict[str, str]:
     """Return the text of the page about settings, by its path in the documentation."""
-    parts = [
+    paragraphs = [
         "# Keys of a pipeline file",
-        "Keys under `attributes` of a pipeline file, from the settings classes. A key that does "
-        "not exist is rejected, and the nearest key is suggested. `--set KEY=VALUE` of `sluice "
+        "These keys are written under `attributes` in a pipeline file. Sluice rejects a key that "
+        "does not exist, and suggests the most similar key. `--set KEY=VALUE` of `sluice "
         "run`, `tune` and `poc` overrides a key for one run, such as "
         "`--set training.learning_rate=0.01`. A file with `based_on: other.yaml` and a `name` "
         "takes every key that it does not set from the other pipeline file.",
     ]
     sections = find_sections()
     for section in sections:
-        parts += [
+        paragraphs += [
             f"## {section.heading}",
             _summary(section.model),
             settings_table(section.model, sections),
         ]
-    return {"reference/settings.md": markdown.page(*parts)}
+    return {"reference/settings.md": markdown.page(*paragraphs)}
 
 
 def find_sections() -> list[Section]:
-    """Return one section for every settings class, in the order of the keys."""
+    """Return one section for every settings class, in the order of the keys of a pipeline file."""
     sections: list[Section] = []
     for path, model in (
         ("", PipelineSettings),
-        (_WORKLOAD, WorkloadSettings),
-        (_WORKLOAD, BarsSettings),
+        (_WORKLOAD_KEY, WorkloadSettings),
+        (_WORKLOAD_KEY, BarsSettings),
     ):
         add_sections(Section(path, model), sections)
     return sections
@@ -99,7 +99,8 @@ def add_sections(section: Section, sections: list[Section]) -> None:
     num_keys_by_model = Counter(model for nested in models.values() for model in set(nested))
     for name, nested in models.items():
         for model in nested:
-            # A class that several keys use has one section, whose path ends with NAME.
+            # If several keys have the same class, the class has one section. The path of the
+            # section ends with NAME instead of the key.
             key = "NAME" if num_keys_by_model[model] > 1 else name
             add_sections(Section(f"{section.path}.{key}".strip("."), model), sections)
 
@@ -108,16 +109,16 @@ def describe_type(annotation: Any) -> str:
     """Return the values that an annotation permits, such as 'integer or null'."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        inner, *metadata = get_args(annotation)
-        return _with_limits(describe_type(inner), metadata)
+        inner_type, *metadata = get_args(annotation)
+        return _with_limits(describe_type(inner_type), metadata)
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in get_args(annotation))
     if origin in (Union, types.UnionType):
-        texts = [describe_type(part) for part in get_args(annotation)]
+        texts = [describe_type(member) for member in get_args(annotation)]
         return " or ".join(dict.fromkeys(texts))
     if origin in (tuple, list):
-        parts = [part for part in get_args(annotation) if part is not Ellipsis]
-        return f"list of {' and '.join(dict.fromkeys(map(describe_type, parts)))}"
+        item_types = [item for item in get_args(annotation) if item is not Ellipsis]
+        return f"list of {' and '.join(dict.fromkeys(map(describe_type, item_types)))}"
     if origin in (dict, Mapping) or annotation is dict:
         return "mapping"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -129,8 +130,8 @@ def nested_models(annotation: Any) -> Iterator[type[BaseModel]]:
     """Yield the settings classes of an annotation, also within unions and containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for part in get_args(annotation):
-        yield from nested_models(part)
+    for argument in get_args(annotation):
+        yield from nested_models(argument)
 
 
 def _kind(model: type[BaseModel]) -> str | None:
@@ -170,7 +171,7 @@ def _values(field: FieldInfo, sections: list[Section]) -> str:
 
 
 def _with_limits(text: str, metadata: Any) -> str:
-    """Return the description of a type with its limits."""
+    """Return the text of a type, followed by the limits of the values."""
     limits = []
     for limit in metadata:
         name = type(limit).__name__
@@ -194,8 +195,8 @@ def _default(field: FieldInfo) -> str:
         if len(type(value).model_fields) > _MAX_INLINE_KEYS:
             return "see its keys"
         value = value.model_dump(mode="json")
-    if isinstance(value, tuple | list) and any(isinstance(part, BaseModel) for part in value):
+    if isinstance(value, tuple | list) and any(isinstance(item, BaseModel) for item in value):
         return "see its keys"
-    plain = list(value) if isinstance(value, tuple) else value
-    text = yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n")
+    yaml_value = list(value) if isinstance(value, tuple) else value
+    text = yaml.safe_dump(yaml_value, default_flow_style=True, width=1000).removesuffix("...\n")
     return f"`{' '.join(text.split())}`"

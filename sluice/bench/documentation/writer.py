@@ -17,15 +17,16 @@ FOLDERS = ("rules", "faults", "checks")
 """Folders of the documentation in which every page is generated."""
 
 SHARED_FOLDER = "reference"
-"""Folder with generated pages and other pages. Generated pages begin with ``markdown.NOTICE``."""
+"""Folder with both generated and manually written pages. The generated pages begin with
+``markdown.NOTICE``."""
 
 
 def generated_pages(docs: Path, app: typer.Typer) -> dict[str, str]:
     """Return the text of every generated page, by its path in the documentation.
 
     Args:
-        docs: Folder of the documentation, with the example programs and the error rates.
-        app: The app of the command line.
+        docs: Folder of the documentation, which contains the example programs and error rates.
+        app: The typer app of the command line.
     """
     return {
         **rule_pages(docs, read_rates(docs)),
@@ -39,7 +40,7 @@ def generated_pages(docs: Path, app: typer.Typer) -> dict[str, str]:
 
 
 def stored_pages(docs: Path) -> dict[str, str]:
-    """Return the text of every stored page that was generated, by its path in the documentation."""
+    """Return the text of every generated page on disk, by its path in the documentation."""
     paths = [path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md"))]
     shared_paths = [
         path
@@ -50,7 +51,11 @@ def stored_pages(docs: Path) -> dict[str, str]:
 
 
 def write_pages(docs: Path, app: typer.Typer) -> tuple[str, ...]:
-    """Write new and changed pages, and remove outdated pages; return the paths of all of these."""
+    """Write new and changed pages, and remove outdated pages.
+
+    Returns:
+        The paths of the written and the removed pages.
+    """
     generated_texts, stored_texts = generated_pages(docs, app), stored_pages(docs)
     outdated_paths = sorted(stored_texts.keys() - generated_texts.keys())
     for path in outdated_paths:

@@ -1,7 +1,8 @@
-"""Other monitors on the same runs: loss monitors, and the built-in rules of SageMaker Debugger.
+"""Other monitors on the same programs: loss monitors, and the built-in rules of SageMaker Debugger.
 
-Each baseline is a function of what ordinary hooks record of an untraced run, and returns the step
-of its alarm, or None. A baseline names no cause, so only whether it raises an alarm is scored.
+Each baseline reads what ordinary PyTorch hooks recorded of an untraced run, and returns the step of
+its first alarm, or None. The benchmark scores only whether there was an alarm, because a baseline
+names no cause.
 """
 
 import math
@@ -12,38 +13,38 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 
-_WINDOW = 10
-"""Number of earlier losses with which a loss is compared."""
+_NUM_COMPARED_LOSSES = 10
+"""A loss spike is measured against the mean of this number of previous losses. Losses do not
+decrease if a loss is not below the loss this number of backward passes before it."""
 
 _SPIKE_RATIO = 2.0
-"""Ratio of a loss to the mean of the window before it, above which the loss is a spike."""
+"""A loss is a spike if it is more than this number of times the mean of the previous losses."""
 
 _MIN_GRADIENT = 1e-7
-"""Mean absolute gradient of a parameter below which the gradient vanishes."""
+"""The gradient of a parameter vanishes if its mean absolute value is below this number."""
 
 _MAX_DEAD_SHARE = 0.5
-"""Share of almost inactive units of a ReLU layer above which the layer is dead."""
+"""A ReLU layer is dead if more than this share of its units is dead."""
 
 _MIN_UNCHANGED_STEPS = 3
-"""Minimum number of consecutive steps that leave a parameter unchanged, for an alarm."""
+"""An alarm requires at least this number of consecutive steps that do not change a parameter."""
 
 _MAX_UPDATE_RATIO = 10.0
-"""Ratio of mean |update| to mean |weight| of a parameter above which an alarm is raised."""
+"""An alarm is raised if mean |update| / mean |weight| of a parameter is above this number."""
 
 _MIN_UPDATE_RATIO = 1e-8
-"""Ratio of mean |update| to mean |weight| of a parameter below which an alarm is raised."""
+"""An alarm is raised if mean |update| / mean |weight| of a parameter is below this number."""
 
 _MAX_OVERFIT_RATIO = 0.1
-"""Excess of the validation loss over the training loss, divided by the training loss, above which
-the model overfits."""
+"""The model overfits if (validation loss - training loss) / training loss is above this number."""
 
 _MAX_IMBALANCE_RATIO = 10.0
-"""Ratio of the row counts of the most and the least frequent label above which classes are
-imbalanced."""
+"""Classes are imbalanced if the frequency of the most frequent label, divided by the frequency of
+the least frequent label, is above this number."""
 
 
 class MonitoredStep(Record):
-    """What the hooks recorded of one optimizer step. A count or share without values is 0."""
+    """What the hooks recorded of one optimizer step."""
 
     step: int
     losses: tuple[float, ...] = Field(
@@ -61,8 +62,8 @@ class MonitoredStep(Record):
         "every element is 0."
     )
     unchanged_parameters: tuple[int, ...] = Field(
-        description="Indices, in the optimizer of the step, of the parameters whose elements the "
-        "step changed by at most 1e-5 of their value, plus 1e-8."
+        description="Parameters that the step did not change, as indices in the optimizer of the "
+        "step. Changes of at most 1e-8 plus 1e-5 of the previous value are ignored."
     )
     smallest_update_ratio: float = Field(
         description="Smallest ratio of mean |update| to mean |weight| of a parameter with a "
@@ -73,8 +74,8 @@ class MonitoredStep(Record):
         "gradient and at least two dimensions; NaN without such a parameter."
     )
     dead_share: float = Field(
-        description="Share of units that are active in less than 1 % of the rows, in the ReLU "
-        "layer with the largest share."
+        description="Largest share of dead units in a ReLU layer; 0 without a ReLU layer. A unit "
+        "is dead if it is active in less than 1 % of the rows."
     )
 
 
@@ -91,7 +92,7 @@ class MonitorRecord(Record):
 
     steps: tuple[MonitoredStep, ...]
     validations: tuple[MonitoredValidation, ...]
-    label_counts: dict[int, int] = Field(description="Number of training rows per label.")
+    label_counts: dict[int, int] = Field(description="Number of training targets, by class label.")
 
 
 def _losses_with_steps(record: MonitorRecord) -> list[tuple[int, float]]:
@@ -100,43 +101,43 @@ def _losses_with_steps(record: MonitorRecord) -> list[tuple[int, float]]:
 
 
 def _detect_non_finite_loss(record: MonitorRecord) -> int | None:
-    return _first(step for step, loss in _losses_with_steps(record) if not math.isfinite(loss))
+    return _first_step(step for step, loss in _losses_with_steps(record) if not math.isfinite(loss))
 
 
 def _detect_loss_spike(record: MonitorRecord) -> int | None:
     losses = _losses_with_steps(record)
-    for index in range(_WINDOW, len(losses)):
-        mean = statistics.fmean(loss for _, loss in losses[index - _WINDOW : index])
+    for index in range(_NUM_COMPARED_LOSSES, len(losses)):
+        mean = statistics.fmean(loss for _, loss in losses[index - _NUM_COMPARED_LOSSES : index])
         if mean and losses[index][1] / mean > _SPIKE_RATIO:
             return losses[index][0]
     return None
 
 
 def _detect_vanishing_gradient(record: MonitorRecord) -> int | None:
-    return _first(step.step for step in record.steps if step.smallest_gradient < _MIN_GRADIENT)
+    return _first_step(step.step for step in record.steps if step.smallest_gradient < _MIN_GRADIENT)
 
 
 def _detect_exploding_tensor(record: MonitorRecord) -> int | None:
-    return _first(step.step for step in record.steps if step.has_non_finite_value)
+    return _first_step(step.step for step in record.steps if step.has_non_finite_value)
 
 
 def _detect_dead_relu(record: MonitorRecord) -> int | None:
-    return _first(step.step for step in record.steps if step.dead_share > _MAX_DEAD_SHARE)
+    return _first_step(step.step for step in record.steps if step.dead_share > _MAX_DEAD_SHARE)
 
 
 def _detect_unchanged_tensor(record: MonitorRecord) -> int | None:
-    num_unchanged: dict[int, int] = {}
+    num_unchanged_steps: dict[int, int] = {}
     for step in record.steps:
-        num_unchanged = {
-            index: num_unchanged.get(index, 0) + 1 for index in step.unchanged_parameters
+        num_unchanged_steps = {
+            index: num_unchanged_steps.get(index, 0) + 1 for index in step.unchanged_parameters
         }
-        if max(num_unchanged.values(), default=0) >= _MIN_UNCHANGED_STEPS:
+        if max(num_unchanged_steps.values(), default=0) >= _MIN_UNCHANGED_STEPS:
             return step.step
     return None
 
 
 def _detect_update_ratio(record: MonitorRecord) -> int | None:
-    return _first(
+    return _first_step(
         step.step
         for step in record.steps
         if step.largest_update_ratio > _MAX_UPDATE_RATIO
@@ -146,15 +147,15 @@ def _detect_update_ratio(record: MonitorRecord) -> int | None:
 
 def _detect_loss_not_decreasing(record: MonitorRecord) -> int | None:
     losses = _losses_with_steps(record)
-    return _first(
+    return _first_step(
         losses[index][0]
-        for index in range(_WINDOW, len(losses))
-        if not losses[index][1] < losses[index - _WINDOW][1]
+        for index in range(_NUM_COMPARED_LOSSES, len(losses))
+        if not losses[index][1] < losses[index - _NUM_COMPARED_LOSSES][1]
     )
 
 
 def _detect_overfit(record: MonitorRecord) -> int | None:
-    return _first(
+    return _first_step(
         v.step
         for v in record.validations
         if v.training_loss
@@ -163,12 +164,12 @@ def _detect_overfit(record: MonitorRecord) -> int | None:
 
 
 def _detect_all_zero_tensor(record: MonitorRecord) -> int | None:
-    return _first(step.step for step in record.steps if step.num_all_zero_tensors)
+    return _first_step(step.step for step in record.steps if step.num_all_zero_tensors)
 
 
 def _detect_class_imbalance(record: MonitorRecord) -> int | None:
     counts = record.label_counts.values()
-    # The labels of the whole run are counted together, so the alarm has no step of its own.
+    # An alarm gets step 1, because the labels of the whole run are counted together.
     return 1 if len(counts) > 1 and max(counts) / min(counts) > _MAX_IMBALANCE_RATIO else None
 
 
@@ -183,8 +184,8 @@ _DEBUGGER_RULES: Mapping[str, Callable[[MonitorRecord], int | None]] = {
     "all-zero tensor": _detect_all_zero_tensor,
     "class imbalance": _detect_class_imbalance,
 }
-"""Built-in rules of Amazon SageMaker Debugger with their documented default thresholds, applied at
-every step. Each returns the step of its first alarm, or None."""
+"""Built-in rules of Amazon SageMaker Debugger by name, with their documented default thresholds.
+Each rule is applied at every step, and returns the step of its first alarm, or None."""
 
 _ANOMALY = "detect_anomaly"
 _NON_FINITE_LOSS = "loss is non-finite"
@@ -205,19 +206,19 @@ BASELINES: tuple[str, ...] = (
 
 
 def find_alarms(record: MonitorRecord, *, anomaly_step: int | None) -> dict[str, int]:
-    """Return the step of the first alarm by name of each baseline that raises one.
+    """Return the step of the first alarm, by name of the baseline; no alarm, no entry.
 
     Args:
         record: Record of an untraced run.
-        anomaly_step: Step at which autograd's anomaly mode stopped the program, or None.
+        anomaly_step: Step at which autograd's anomaly mode stopped the program; None if it ended.
     """
     debugger_steps = {f"debugger: {name}": rule(record) for name, rule in _DEBUGGER_RULES.items()}
-    steps = [step for step in debugger_steps.values() if step is not None]
+    alarm_steps = [step for step in debugger_steps.values() if step is not None]
     first_steps = {
         _ANOMALY: anomaly_step,
         _NON_FINITE_LOSS: _detect_non_finite_loss(record),
         _LOSS_SPIKE: _detect_loss_spike(record),
-        _ANY_DEBUGGER_RULE: min(steps, default=None),
+        _ANY_DEBUGGER_RULE: min(alarm_steps, default=None),
         **debugger_steps,
         _ALWAYS: 1,
         _NEVER: None,
@@ -225,5 +226,5 @@ def find_alarms(record: MonitorRecord, *, anomaly_step: int | None) -> dict[str,
     return {name: step for name, step in first_steps.items() if step is not None}
 
 
-def _first(steps: Iterator[int]) -> int | None:
+def _first_step(steps: Iterator[int]) -> int | None:
     return next(steps, None)

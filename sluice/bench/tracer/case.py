@@ -19,24 +19,25 @@ class CaseSetup:
     net: NetName
     seed: int
     folder: Path
-    """Empty folder for files of the program."""
+    """Folder in which the program may write files; empty at the start."""
     has_fault: bool = True
     """Whether the program contains its fault; False for a healthy program."""
     rank: int = 0
     num_ranks: int = 1
-    """Number of ranks. With more than one, a gloo process group exists when the program starts."""
+    """Number of ranks. With several ranks, a gloo process group exists when the program starts."""
 
 
 Program = Callable[[CaseSetup], list[nn.Module]]
-"""Trains networks within one or two seconds on one core, and returns them."""
+"""Trains networks within one or two seconds on one core, and returns the networks."""
 
 ANY_STEP = 200
-"""``max_late_steps`` of a fault whose finding may have any step. No such program has more steps."""
+"""``max_late_steps`` of a fault whose finding may have any step. Programs with such a fault have
+fewer steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCase:
-    """One fault of the benchmark, in a program that also runs without it.
+    """One fault of the benchmark, in a program that also runs without the fault.
 
     Without the fault, the program is healthy, and the tracer must report no error.
     """
@@ -50,10 +51,10 @@ class FaultCase:
     max_late_steps: int
     """Maximum number of steps after ``starts_at`` at which a finding still counts as in time."""
     nets: tuple[NetName, ...]
-    """Networks for which the program exists."""
+    """Networks that the program can train."""
     required_severity: Literal["error", "confirm"] = "error"
-    """Minimum severity of a correct cause. It is ``confirm`` for faults that may be intentional:
-    a cause that needs confirmation is then correct, too."""
+    """Minimum severity of a correct cause. With ``confirm``, a cause that needs confirmation is
+    correct, too: the fault may be intentional."""
     starts_at: int = 1
     """First step affected by the fault, from 1."""
     num_ranks: int = 1
@@ -71,4 +72,4 @@ class HealthyCase:
     name: str
     program: Program
     nets: tuple[NetName, ...]
-    """Networks for which the program exists."""
+    """Networks that the program can train."""

@@ -14,7 +14,7 @@ _NUM_DIGITS = 1797
 _NUM_VALIDATION_DIGITS = 360
 NUM_TRAINING_DIGITS = _NUM_DIGITS - _NUM_VALIDATION_DIGITS
 
-PAD, END, BEGIN = 0, 1, 2
+PAD, EOS, BOS = 0, 1, 2
 """Ids of the special tokens of ``sentences``."""
 
 _FIRST_WORD = 3
@@ -31,18 +31,19 @@ VOCAB_SIZE = _FIRST_WORD + _NUM_WORDS
 def _digits() -> tuple[Tensor, Tensor]:
     from sklearn.datasets import load_digits
 
-    digits_data = load_digits()
-    return torch.tensor(digits_data.data, dtype=torch.float32) / 16, torch.tensor(
-        digits_data.target
-    )
+    bunch = load_digits()
+    images = torch.tensor(bunch.data, dtype=torch.float32)
+    return images / 16, torch.tensor(bunch.target)
 
 
 def digits(net: NetName, seed: int) -> tuple[TensorDataset, TensorDataset]:
     """Return scikit-learn's digits for training and for validation, split at random by the seed.
 
-    Inputs are in [0, 1]. Their shape is (rows, 64) for an mlp, (rows, 1, 8, 8) for a cnn, and
-    (rows, 8, 8), which is eight steps of eight values, for the others. Targets are integers from 0
-    to 9.
+    Targets are integers from 0 to 9. Inputs are in [0, 1], in the shape that the network expects:
+
+    - mlp: (rows, 64)
+    - cnn: (rows, 1, 8, 8)
+    - gru and transformer: (rows, 8, 8), eight time steps with eight values each
     """
     inputs, targets = _digits()
     shape = {"mlp": (64,), "cnn": (1, 8, 8), "gru": (8, 8), "transformer": (8, 8)}[net]
@@ -55,9 +56,9 @@ def digits(net: NetName, seed: int) -> tuple[TensorDataset, TensorDataset]:
 
 
 def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorDataset, TensorDataset]:
-    """Return standard normal inputs (rows, columns) and a noisy smooth target (rows,).
+    """Return tables for training (three quarters of the rows) and validation (one quarter).
 
-    Three quarters of the rows are for training and one quarter for validation.
+    Inputs (rows, columns) are standard normal. Targets (rows,) are a smooth function plus noise.
     """
     generator = torch.Generator().manual_seed(1000 + seed)
     inputs = torch.randn(rows, columns, generator=generator)
@@ -74,7 +75,7 @@ def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorData
 def sentences(seed: int, *, rows: int = 768, max_tokens: int = 16) -> list[list[int]]:
     """Return sentences in which the previous word determines the next with a probability of 0.8.
 
-    A sentence has 6 to ``max_tokens`` tokens: ``BEGIN``, words and ``END``, without padding.
+    A sentence has 6 to ``max_tokens`` tokens: ``BOS``, words and ``EOS``, without padding.
     """
     generator = torch.Generator().manual_seed(2000 + seed)
     successors = torch.randperm(_NUM_WORDS, generator=generator)
@@ -82,7 +83,7 @@ def sentences(seed: int, *, rows: int = 768, max_tokens: int = 16) -> list[list[
     for _ in range(rows):
         num_words = int(torch.randint(4, max_tokens - 1, (), generator=generator))
         word = int(torch.randint(_NUM_WORDS, (), generator=generator))
-        sentence = [BEGIN, _FIRST_WORD + word]
+        sentence = [BOS, _FIRST_WORD + word]
         for _ in range(num_words - 1):
             is_random = float(torch.rand((), generator=generator)) < 0.2
             word = (
@@ -91,5 +92,5 @@ def sentences(seed: int, *, rows: int = 768, max_tokens: int = 16) -> list[list[
                 else int(successors[word])
             )
             sentence.append(_FIRST_WORD + word)
-        texts.append([*sentence, END])
+        texts.append([*sentence, EOS])
     return texts

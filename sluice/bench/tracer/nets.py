@@ -8,7 +8,7 @@ from sluice.bench.tracer.data import VOCAB_SIZE
 
 
 class GRUClassifier(nn.Module):
-    """A GRU over steps of eight values, and a linear head on its last state."""
+    """A GRU over time steps of ``num_columns`` values, and a linear head on its last state."""
 
     def __init__(self, num_outputs: int, *, num_columns: int = 8, hidden: int = 32) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class GRUClassifier(nn.Module):
 
 
 class TransformerClassifier(nn.Module):
-    """A transformer of two layers over eight steps, and a linear head on its mean output."""
+    """A transformer with two layers over eight time steps, and a linear head on its mean output."""
 
     def __init__(self, num_outputs: int, *, num_columns: int = 8, width: int = 32) -> None:
         super().__init__()
@@ -40,9 +40,9 @@ class TransformerClassifier(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Predicts the next token with a GRU (``net`` is ``gru``) or a transformer.
+    """Predicts the next token with a GRU (if ``net`` is ``gru``) or a transformer.
 
-    The transformer has a causal mask if ``is_causal``, which a GRU does not need.
+    ``is_causal`` decides whether the transformer has a causal mask. A GRU needs no mask.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LanguageModel(nn.Module):
 
 
 def classifier(net: NetName, num_outputs: int = 10) -> nn.Module:
-    """Return a network for the inputs of ``data.digits``, whose output is (rows, num_outputs)."""
+    """Return a network for the inputs of ``data.digits``; its output is (rows, num_outputs)."""
     if net == "mlp":
         return nn.Sequential(
             nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, num_outputs)

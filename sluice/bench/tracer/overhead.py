@@ -1,9 +1,12 @@
 """Measures the overhead of tracing, with programs that alternate between traced and untraced turns.
 
-A turn is a fixed number of steps, in whole epochs. The times of two processes of one program differ
-by some percent even without tracing, because of memory layout. So each process runs both kinds of
-turns: hooks are installed for a traced turn and removed for an untraced one. Two more processes
-test whether tracing changes the weights. One is traced and the other untraced, from start to end.
+A turn is a fixed number of steps, in whole epochs. Each process runs traced and untraced turns: the
+tracer's hooks are installed for a traced turn and removed for an untraced turn. Separate processes
+for traced and untraced runs would be too inexact: because of memory layout, the times of two
+processes of one program differ by some percent even without tracing.
+
+Two more processes show whether tracing changes the weights. One of them is traced from start to
+end, and the other is not traced.
 """
 
 import gc
@@ -29,14 +32,14 @@ from sluice.trace.attach import flush_traces, paused_traces, traced
 from sluice.trace.settings import TraceSettings
 
 _TURN_S = 0.3
-"""Approximate duration of a turn [s]. After each switch between traced and untraced turns, the
-interpreter specialises its bytecode again, which is short compared with a turn. Changes of the
-machine's load are slower than a turn."""
+"""Approximate duration of a turn [s]. It is long compared with the time in which the interpreter
+specialises its bytecode again, after each switch between traced and untraced turns. It is short
+compared with the time in which the load of the machine changes."""
 
 _UNTIMED_STEPS = 20 * EPOCH_STEPS
-"""Number of untimed steps at the start. They contain the warm-up, and the work that a trace does
-more often at its start: statistics of steps, fingerprints of batches, and full recording of every
-step."""
+"""Number of steps at the start that are not timed. They contain the warm-up, and the work that the
+tracer does more often at the start of a trace: statistics of steps, fingerprints of batches, and
+full recording of every step."""
 
 _NUM_RESAMPLES = 2000
 """Number of bootstrap resamples."""
@@ -53,16 +56,15 @@ class Overhead(Record):
     )
     plain_us: float = Field(description="Mean time of an untraced step [us].")
     ratio: float = Field(
-        description="Ratio of traced to untraced time, median over the processes; 1 is no overhead."
+        description="Ratio of traced to untraced time, median over the processes. 1: no overhead."
     )
     low: float = Field(
-        description="Lower end of the 95 % interval of the ratio, bootstrapped over processes and "
-        "turns."
+        description="Lower end of the 95 % interval of the ratio, from a bootstrap over processes "
+        "and turns."
     )
     high: float = Field(description="Upper end of the 95 % interval of the ratio.")
     has_same_weights: bool = Field(
-        description="Whether the final weights of a traced and an untraced process have the same "
-        "SHA-256."
+        description="Whether a traced and an untraced process end with the same weights."
     )
 
 
@@ -74,7 +76,7 @@ _TraceArguments = tuple[Path, TraceSettings] | None
 class _ProcessTimes:
     """Times of one process."""
 
-    turn_steps: int
+    steps_per_turn: int
     """Number of steps of one turn."""
     untraced_s: NDArray[np.float64]
     """Mean time of a step in each untraced turn [s]."""
@@ -98,19 +100,19 @@ def measure_overhead(
         num_processes: Number of processes, which run one after another. The median of their ratios
             is reported.
         num_turns: Number of traced turns per process, and also of untraced turns.
-        programs: Programs by name. They are importable functions, because they run in child
-            processes. Their epochs have ``EPOCH_STEPS`` steps, so a turn consists of whole epochs.
+        programs: Programs by name. They must be importable functions, because they run in child
+            processes. Their epochs must have ``EPOCH_STEPS`` steps; turns are whole epochs then.
         settings: Settings of the tracer.
         clock: Returns the CPU time of the process [s].
 
     Raises:
-        RuntimeError: The process of a program ended without a result.
+        RuntimeError: A process ended without a result.
 
     Cost:
         At least 2 x num_turns x EPOCH_STEPS steps, and 5 seconds of start-up, per process.
     """
-    # Half of the time is untraced. So a doubled flush interval gives as many writes per traced
-    # second as in normal use.
+    # The flush interval is doubled, because half of the turns are untraced. The number of writes
+    # per traced second is then the same as in normal use.
     doubled_flush = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
     for name, program in programs.items():
         untraced_and_traced: list[_TraceArguments] = [None, (folder / f"{name}-whole", settings)]
@@ -144,11 +146,12 @@ def _build_overhead(
         generator.integers(0, num_processes, (_NUM_RESAMPLES, num_processes, 1)),
         generator.integers(0, num_turns, (_NUM_RESAMPLES, num_processes, num_turns)),
     )
-    ratio, ratios = _ratio(untraced_s, traced_s), _ratio(untraced_s[resamples], traced_s[resamples])
-    low, high = np.quantile(ratios, (0.025, 0.975))
+    ratio = _median_ratio(untraced_s, traced_s)
+    resampled_ratios = _median_ratio(untraced_s[resamples], traced_s[resamples])
+    low, high = np.quantile(resampled_ratios, (0.025, 0.975))
     return Overhead(
         program=name,
-        steps=times[0].turn_steps,
+        steps=times[0].steps_per_turn,
         runs=num_processes,
         turns=num_turns,
         plain_us=float(untraced_s.mean()) * 1e6,
@@ -159,34 +162,39 @@ def _build_overhead(
     )
 
 
-def _ratio(untraced_s: NDArray[np.float64], traced_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the ratio of traced to untraced time.
+def _median_ratio(
+    untraced_s: NDArray[np.float64], traced_s: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the ratio of traced to untraced time, as the median over the processes.
 
-    It is the median over the processes, which is robust to a single slow process.
+    The median is robust to a single slow process. The shape of the inputs is (..., processes,
+    turns).
     """
     ratio: NDArray[np.float64] = np.median(traced_s.sum(-1) / untraced_s.sum(-1), axis=-1)
     return ratio
 
 
-def _run_in_process(name: str, work: Callable[..., Any], *args: Any) -> Any:
+def _run_in_process(program_name: str, function: Callable[..., Any], *args: Any) -> Any:
     """Run a function in a child process with one thread, and return its result."""
     context = get_context("spawn")
     receiver, sender = context.Pipe()
-    process = context.Process(target=_send, args=(sender, work, args))
+    process = context.Process(target=_send_result, args=(sender, function, args))
     process.start()
     sender.close()
     try:
         return receiver.recv()
     except EOFError as error:
-        raise RuntimeError(f"the program {name} ended before its last turn") from error
+        raise RuntimeError(
+            f"the process of program {program_name} ended without a result; its output is above"
+        ) from error
     finally:
         receiver.close()
         process.join()
 
 
-def _send(pipe: Connection, work: Callable[..., Any], args: Sequence[Any]) -> None:
+def _send_result(pipe: Connection, function: Callable[..., Any], args: Sequence[Any]) -> None:
     torch.set_num_threads(1)
-    pipe.send(work(*args))
+    pipe.send(function(*args))
 
 
 def _train_and_digest(program: TimedProgram, trace_arguments: _TraceArguments) -> str:
@@ -200,44 +208,47 @@ def _time_turns(
     num_turns: int,
     clock: Callable[[], float],
 ) -> _ProcessTimes:
-    """Train in alternating turns, and return the times.
+    """Train in traced and untraced turns, and return the times.
 
-    The first and last of four turns are traced, so that a drift of the machine's speed cancels out.
+    Of every four turns, the first and the last are traced. A steady change of the machine's speed
+    then cancels out.
     """
+    # A short untraced run measures the time of a step, for the number of steps of a turn.
     step_ends_s: list[float] = []
     program(2 * EPOCH_STEPS, lambda: step_ends_s.append(clock()))
     step_s = (step_ends_s[-1] - step_ends_s[0]) / (len(step_ends_s) - 1)
-    turn_steps = max(round(_TURN_S / step_s / EPOCH_STEPS), 1) * EPOCH_STEPS
+    steps_per_turn = max(round(_TURN_S / step_s / EPOCH_STEPS), 1) * EPOCH_STEPS
     are_traced = [turn % 4 in (0, 3) for turn in range(2 * num_turns)]
     step_s_by_traced: dict[bool, list[float]] = {True: [], False: []}
-    # ``pause`` contains the context that pauses the tracer, during an untraced turn.
-    pause, steps_done, began = ExitStack(), 0, 0.0
+    # During an untraced turn, ``pause`` contains the context manager that pauses the tracer.
+    pause, num_steps, turn_start_s = ExitStack(), 0, 0.0
 
     def tick() -> None:
-        nonlocal steps_done, began
-        steps_done += 1
-        turn, step_in_turn = divmod(steps_done - _UNTIMED_STEPS, turn_steps)
+        nonlocal num_steps, turn_start_s
+        num_steps += 1
+        turn, step_in_turn = divmod(num_steps - _UNTIMED_STEPS, steps_per_turn)
         if step_in_turn or turn < 0:
             return
         if turn:
-            step_s_by_traced[are_traced[turn - 1]].append((clock() - began) / turn_steps)
+            turn_s = clock() - turn_start_s
+            step_s_by_traced[are_traced[turn - 1]].append(turn_s / steps_per_turn)
         else:
-            # The timed turns then include only the events and the garbage of their own steps.
+            # Events and garbage of the untimed steps do not add to the time of the first turn.
             flush_traces()
             gc.collect()
         pause.close()
         if turn < len(are_traced) and not are_traced[turn]:
             pause.enter_context(paused_traces())
-        began = clock()
+        turn_start_s = clock()
 
     with traced(*trace_arguments):
-        program(_UNTIMED_STEPS + len(are_traced) * turn_steps, tick)
+        program(_UNTIMED_STEPS + len(are_traced) * steps_per_turn, tick)
     untraced_s, traced_s = np.array(step_s_by_traced[False]), np.array(step_s_by_traced[True])
-    return _ProcessTimes(turn_steps, untraced_s, traced_s)
+    return _ProcessTimes(steps_per_turn, untraced_s, traced_s)
 
 
 def weights_digest(networks: Iterable[nn.Module]) -> str:
-    """Return the SHA-256 of all parameters and buffers."""
+    """Return the SHA-256 of the values in the state dictionaries of networks, in their order."""
     digest = hashlib.sha256()
     for network in networks:
         for tensor in network.state_dict().values():

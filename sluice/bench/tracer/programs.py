@@ -1,4 +1,4 @@
-"""Six ordinary training loops, on which overhead and false alarms are measured."""
+"""Six ordinary training loops, with which overhead and false alarms are measured."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 Tick = Callable[[], None]
-"""Function that a program calls after each optimizer step."""
+"""Function without arguments, which a program calls after each optimizer step."""
 
 TimedProgram = Callable[[int, Tick], list[nn.Module]]
-"""Trains for a number of optimizer steps, calls a function after each, and returns the networks."""
+"""Trains for a number of optimizer steps, calls ``Tick`` after each, and returns the networks."""
 
 EPOCH_STEPS = 32
-"""Steps per epoch of each program."""
+"""Number of optimizer steps per epoch. The GAN has no epochs, because it never repeats a row."""
 
 
 def _fit(
@@ -90,12 +90,12 @@ def _fit_recurrent(
 
 
 def lstm(num_steps: int, tick: Tick) -> list[nn.Module]:
-    """Fit an LSTM to sequences of 22 steps with nine features."""
+    """Fit an LSTM to sequences of 22 time steps with nine features."""
     return _fit_recurrent(nn.LSTM, num_steps, tick)
 
 
 def gru(num_steps: int, tick: Tick) -> list[nn.Module]:
-    """Fit a GRU to sequences of 22 steps with nine features."""
+    """Fit a GRU to sequences of 22 time steps with nine features."""
     return _fit_recurrent(nn.GRU, num_steps, tick)
 
 
@@ -120,7 +120,7 @@ def transformer(num_steps: int, tick: Tick) -> list[nn.Module]:
 
 
 def gan(num_steps: int, tick: Tick) -> list[nn.Module]:
-    """Train a generator against a discriminator, with one optimizer and one step per batch each."""
+    """Train a generator against a discriminator; each has an optimizer and steps once per batch."""
     torch.manual_seed(0)
     generator = nn.Sequential(
         nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 784),

@@ -11,11 +11,11 @@ from sluice.findings.fault import Severity
 from sluice.trace.diagnosis import Diagnosis
 
 Kind = Literal["fault", "twin", "healthy"]
-"""Kind of a run: ``fault`` is a program with a fault, ``twin`` the same program without the fault,
-``healthy`` an unusual healthy program."""
+"""Kind of a run. ``fault``: a program with a fault. ``twin``: the same program without the fault.
+``healthy``: an unusual healthy program."""
 
 _MAX_EARLY_STEPS = 1
-"""Maximum number of steps before ``starts_at`` at which a finding already counts as in time."""
+"""A finding is in time if its step is at most this number of steps before ``starts_at``."""
 
 
 class ReportedCause(Record):
@@ -26,7 +26,9 @@ class ReportedCause(Record):
     step: int
     confidence: float
     what: str = Field(description="What the tracer observed.")
-    explains: tuple[FaultName, ...] = Field(description="Reported consequences of the cause.")
+    explains: tuple[FaultName, ...] = Field(
+        description="Faults that the tracer reported as consequences of this cause."
+    )
 
     @classmethod
     def of(cls, diagnosis: Diagnosis) -> "ReportedCause":
@@ -53,22 +55,22 @@ class RunResult(Record):
         description="Causes that count as correct; empty for a healthy run."
     )
     needs: Literal["error", "confirm"] = Field(
-        description="Minimum severity of a correct cause; 'error' for a healthy run."
+        description="Minimum severity of a correct cause. Always 'error' for a healthy run."
     )
-    starts_at: int = Field(description="First step affected by the fault.")
+    starts_at: int = Field(description="First step affected by the fault; 1 for a healthy run.")
     within: int = Field(
-        description="Maximum number of steps from ``starts_at`` to the step of a finding that is "
-        "in time."
+        description="A finding is in time if its step is at most this number of steps after "
+        "``starts_at``."
     )
     steps: int = Field(description="Number of optimizer steps of the run.")
     seconds: float = Field(
-        description="CPU time of the traced program [s]; maximum over its ranks."
+        description="CPU time of the traced program [s]; the maximum over its ranks."
     )
     answers: tuple[ReportedCause, ...] = Field(
         description="Reported causes, the most likely root cause first."
     )
     notes: tuple[str, ...] = Field(
-        (), description="Notes of the tracer, such as parts that it could not record."
+        (), description="Notes of the tracer, for example about what it could not record."
     )
     failed: str = Field("", description="Why the run has no valid result; empty if it has one.")
     has_same_bits: bool | None = Field(
@@ -78,8 +80,8 @@ class RunResult(Record):
     )
     alarms: dict[str, int] | None = Field(
         None,
-        description="Step of the alarm by name of each baseline that raised one; None if no "
-        "baseline ran.",
+        description="Step of the first alarm, by name of the baseline. Baselines without an alarm "
+        "are omitted. None if the baselines were not run.",
     )
 
     @classmethod
@@ -123,10 +125,10 @@ class RunResult(Record):
 
     @property
     def correct_rank(self) -> int | None:
-        """Rank of the first correct cause, from 1; None without one, or if the run failed.
+        """Rank of the first correct cause, from 1.
 
-        A correct cause has the severity 'error'. For faults that may be intentional, 'confirm' is
-        sufficient.
+        A correct cause has at least the severity ``needs``. None if no correct cause was reported,
+        or if the run failed.
         """
         if self.failed:
             return None
@@ -167,9 +169,9 @@ class RunResult(Record):
 
     @property
     def is_in_time(self) -> bool:
-        """Whether the step of the correct cause is at most ``within`` steps after ``starts_at``.
+        """Whether the correct cause was reported with a step at or soon after ``starts_at``.
 
-        It may also be one step before ``starts_at``.
+        The step may be up to ``within`` steps after ``starts_at``, or one step before it.
         """
         return self.late_steps is not None and -_MAX_EARLY_STEPS <= self.late_steps <= self.within
 

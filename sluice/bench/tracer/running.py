@@ -1,6 +1,6 @@
-"""Runs the programs of the fault benchmark, each in a separate process.
+"""Runs the programs of the fault benchmark, each in separate processes.
 
-The processes are forked from one that has imported torch, which avoids the start-up time.
+The processes are forked from a server process that has already imported torch, which saves time.
 """
 
 import os
@@ -24,26 +24,27 @@ from sluice.bench.tracer.baselines import MonitorRecord, find_alarms
 from sluice.bench.tracer.case import CaseSetup, FaultCase, HealthyCase, NetName
 from sluice.bench.tracer.overhead import weights_digest
 from sluice.bench.tracer.result import ReportedCause, RunResult
-from sluice.bench.tracer.watching import AnomalyFound, HookMonitor, watched
+from sluice.bench.tracer.watching import AnomalyFound, HookMonitor, monitored
 from sluice.trace.attach import traced
 from sluice.trace.report.trace_report import report_traces
 from sluice.trace.settings import TraceSettings
 
 LIMIT_S = 180.0
-"""Time limit of one execution of a program [s]. Most take one or two seconds."""
+"""Time limit of one execution of a program [s]. Most executions take one or two seconds."""
 
-Mode = Literal["traced", "plain", "watched", "watched without anomaly mode"]
-"""Monitors of a program: the tracer if ``traced``, none if ``plain``, and the hooks of the
-baselines and autograd's anomaly mode if ``watched``."""
+Mode = Literal["traced", "untraced", "monitored", "monitored without anomaly mode"]
+"""What records a program. ``traced``: the tracer. ``untraced``: nothing. ``monitored``: the hooks
+of the baselines, and autograd's anomaly mode."""
 
 _PRELOADED_MODULES = (
-    "torch._dynamo",  # an optimizer's first step imports it
+    "torch._dynamo",  # the first step of an optimizer imports this module
     "sklearn.datasets",
-    "sluice.cli.app",  # the main program is imported again by every process
+    "sluice.cli.app",  # every process imports the main program again
     "sluice.bench.tracer.running",
     "sluice.bench.tracer.faults.library",
     "sluice.bench.tracer.healthy.library",
 )
+"""Modules that the server process imports before it forks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +68,17 @@ class BenchmarkRun:
 
 
 class _Outcome(Record):
-    """Outcome of one process, which the process stores for its parent."""
+    """Outcome of one process, which the process stores for the main process."""
 
     exception: str
-    """Type and message of the program's exception; empty without one."""
+    """Type and message of the exception that ended the program; empty without an exception."""
     digest: str
     """Digest of the final weights; empty if the program did not end normally."""
     cpu_s: float
     record: MonitorRecord | None = None
-    """Record of the hooks; None if the program was not watched."""
+    """Record of the hooks; None if the program ran without the hooks of the baselines."""
     anomaly_step: int | None = None
-    """Step at which anomaly mode stopped the program; None if it did not."""
+    """Step at which anomaly mode stopped the program; None if anomaly mode stopped nothing."""
 
 
 def plan_runs(
@@ -93,9 +94,9 @@ def plan_runs(
     Args:
         faults: Fault cases.
         healthy: Healthy cases.
-        nets: Networks; a case runs on those that it supports.
+        nets: Networks. A case runs with those of its own networks that are also listed here.
         seeds: Seeds of all programs.
-        more_seeds: Additional seeds of the healthy programs.
+        more_seeds: Additional seeds, only for the healthy cases.
     """
     runs = [
         BenchmarkRun(case=case, net=net, seed=seed, has_fault=has_fault)
@@ -124,15 +125,15 @@ def execute_runs(
     checks_bits: bool,
     limit_s: float = LIMIT_S,
 ) -> Iterator[RunResult]:
-    """Yield the result of each run as soon as it is known.
+    """Yield the result of each run as soon as the run has ended.
 
     Args:
         runs: The runs to execute.
-        folder: Parent of a temporary folder for the traces and files of each run.
+        folder: Folder in which each run gets a temporary folder for its traces and files.
         workers: Number of parallel runs.
-        with_baselines: Also run each program with the hooks of the baselines instead of the tracer.
-        checks_bits: Also run each program untraced, and compare the final weights.
-        limit_s: Time limit of each execution of a program; a run that exceeds it fails [s].
+        with_baselines: Run each program once more, with the hooks of the baselines.
+        checks_bits: Run each program once more without the tracer, and compare the final weights.
+        limit_s: Time limit of each execution of a program [s]. A run that exceeds the limit fails.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(list(_PRELOADED_MODULES))
@@ -160,7 +161,7 @@ def _run_in_scratch(
     run: BenchmarkRun, parent: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
     with scratch_folder(parent) as folder:
-        return _run(
+        return _run_in_all_modes(
             run,
             folder,
             with_baselines=with_baselines,
@@ -169,7 +170,7 @@ def _run_in_scratch(
         )
 
 
-def _run(
+def _run_in_all_modes(
     run: BenchmarkRun, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
     outcomes, failure = _run_processes(run, "traced", folder / "traced", limit_s)
@@ -178,11 +179,11 @@ def _run(
         return result
     update: dict[str, object] = {}
     if checks_bits:
-        untraced_outcomes, failure = _run_processes(run, "plain", folder / "plain", limit_s)
+        untraced_outcomes, failure = _run_processes(run, "untraced", folder / "untraced", limit_s)
         untraced_digests = [outcome.digest for outcome in untraced_outcomes]
-        digests = [outcome.digest for outcome in outcomes]
-        # A program that raises an exception has no network to compare.
-        has_same_bits = untraced_digests == digests if all(digests) else None
+        traced_digests = [outcome.digest for outcome in outcomes]
+        # A program that raised an exception has no final weights to compare.
+        has_same_bits = untraced_digests == traced_digests if all(traced_digests) else None
         update |= {"has_same_bits": has_same_bits, "failed": failure}
     if with_baselines:
         alarms, failure = _baseline_alarms(run, folder, limit_s)
@@ -191,17 +192,19 @@ def _run(
 
 
 def _build_result(
-    run: BenchmarkRun, traces: Path, outcomes: Sequence[_Outcome], failure: str
+    run: BenchmarkRun, traces_folder: Path, outcomes: Sequence[_Outcome], failure: str
 ) -> RunResult:
     cpu_s = max((outcome.cpu_s for outcome in outcomes), default=0.0)
     answers: list[ReportedCause] = []
     notes: list[str] = []
     steps = 0
     try:
-        for report in report_traces(traces):
+        for report in report_traces(traces_folder):
             reported_faults = {answer.fault for answer in answers}
             answers += [
-                ReportedCause.of(d) for d in report.diagnoses if d.fault not in reported_faults
+                ReportedCause.of(diagnosis)
+                for diagnosis in report.diagnoses
+                if diagnosis.fault not in reported_faults
             ]
             notes += report.notes
             steps = max(steps, report.steps)
@@ -221,17 +224,18 @@ def _build_result(
 
 
 def _baseline_alarms(run: BenchmarkRun, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
-    """Return the alarms of the baselines on rank 0, and why the run failed; "" if it did not."""
-    outcomes, failure = _run_processes(run, "watched", folder / "watched", limit_s)
+    """Return the alarms of the baselines on rank 0, and why the run failed ("" if it succeeded)."""
+    outcomes, failure = _run_processes(run, "monitored", folder / "monitored", limit_s)
     anomaly_step = outcomes[0].anomaly_step if outcomes else None
     if anomaly_step is not None:
-        # Anomaly mode stopped the program. The other baselines need a record of the whole program.
+        # Anomaly mode stopped the program. The program runs again without it, because the other
+        # baselines need a record of the whole program.
         outcomes, failure = _run_processes(
-            run, "watched without anomaly mode", folder / "again", limit_s
+            run, "monitored without anomaly mode", folder / "again", limit_s
         )
     record = outcomes[0].record if outcomes else None
     if record is None:
-        return {}, failure or "no baseline ran"
+        return {}, failure or "the hooks of the baselines recorded nothing"
     return find_alarms(record, anomaly_step=anomaly_step), failure
 
 
@@ -241,7 +245,7 @@ def _run_processes(
     """Run a program once on all of its ranks.
 
     Returns:
-        The outcomes of the ranks that ended, and why a rank failed; "" if none failed.
+        The outcomes of the ranks that stored one, and why a rank failed ("" if no rank failed).
     """
     (folder / "files").mkdir(parents=True)
     context = get_context("forkserver")
@@ -255,15 +259,17 @@ def _run_processes(
             process.start()
         for process in processes:
             process.join(max(deadline - time.monotonic(), 0))
-        has_timed_out = any(process.is_alive() for process in processes)
+        is_timed_out = any(process.is_alive() for process in processes)
     finally:
         for process in processes:
             if process.is_alive():
                 process.kill()
             process.join()
-    files = [folder / f"outcome-{rank}.json" for rank in range(run.num_ranks)]
-    outcomes = [_Outcome.model_validate_json(file.read_bytes()) for file in files if file.exists()]
-    if has_timed_out:
+    outcome_files = [folder / f"outcome-{rank}.json" for rank in range(run.num_ranks)]
+    outcomes = [
+        _Outcome.model_validate_json(file.read_bytes()) for file in outcome_files if file.exists()
+    ]
+    if is_timed_out:
         return outcomes, f"the run took more than {limit_s:g} s"
     if len(outcomes) < run.num_ranks:
         return outcomes, f"a process ended without a result: {_last_output_line(folder)}"
@@ -282,7 +288,7 @@ def _run_in_child(run: BenchmarkRun, mode: Mode, folder: Path, rank: int) -> Non
         os.dup2(file.fileno(), sys.stderr.fileno())
         os.dup2(file.fileno(), sys.stdout.fileno())
     torch.set_num_threads(1)
-    # Data loaders then fork their workers, as they do by default in a program on Linux.
+    # The start method decides how data loaders start their workers: by fork, as usual on Linux.
     set_start_method("fork", force=True)
     setup = CaseSetup(
         net=run.net,
@@ -293,11 +299,11 @@ def _run_in_child(run: BenchmarkRun, mode: Mode, folder: Path, rank: int) -> Non
         num_ranks=run.num_ranks,
     )
     if run.num_ranks > 1:
-        _join_group(folder, setup)
+        _join_process_group(folder, setup)
     outcome = _run_program(run, mode, folder, setup)
-    part_file = folder / f"outcome-{rank}.part"
-    part_file.write_text(outcome.model_dump_json())
-    part_file.rename(part_file.with_suffix(".json"))
+    incomplete_file = folder / f"outcome-{rank}.part"
+    incomplete_file.write_text(outcome.model_dump_json())
+    incomplete_file.rename(incomplete_file.with_suffix(".json"))
     if run.num_ranks > 1 and not outcome.exception:
         torch.distributed.destroy_process_group()
 
@@ -306,28 +312,28 @@ def _run_program(run: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) 
     monitoring: AbstractContextManager[object] = nullcontext()
     if mode == "traced":
         monitoring = traced(folder / "traces", TraceSettings())
-    elif mode != "plain":
-        monitoring = watched(with_anomaly_mode=mode == "watched")
+    elif mode != "untraced":
+        monitoring = monitored(with_anomaly_mode=mode == "monitored")
     exception, digest, anomaly_step = "", "", None
     monitor: object = None
-    began = time.process_time()
+    start_s = time.process_time()
     try:
         with monitoring as monitor:
             digest = weights_digest(run.case.program(setup))
     except AnomalyFound as error:
         anomaly_step = error.step
-    except Exception as error:  # some faults end the program with an exception
+    except Exception as error:  # some faults raise an exception
         exception = f"{type(error).__name__}: {error}"
     return _Outcome(
         exception=exception,
         digest=digest,
-        cpu_s=time.process_time() - began,
+        cpu_s=time.process_time() - start_s,
         record=monitor.record() if isinstance(monitor, HookMonitor) else None,
         anomaly_step=anomaly_step,
     )
 
 
-def _join_group(folder: Path, setup: CaseSetup) -> None:
+def _join_process_group(folder: Path, setup: CaseSetup) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.distributed.init_process_group(
         "gloo",

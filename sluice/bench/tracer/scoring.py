@@ -13,7 +13,7 @@ from sluice.bench.tracer.baselines import BASELINES
 from sluice.bench.tracer.result import Kind, RunResult
 
 NOTHING = "nothing"
-"""Text of ``FaultScore.instead`` for a run without a reported cause."""
+"""Entry of ``FaultScore.instead`` for runs in which no cause was reported."""
 
 
 class TargetRate(Record):
@@ -21,14 +21,14 @@ class TargetRate(Record):
 
     name: str
     rate: Rate
-    target: float = Field(description="Target of the rate [share of runs].")
+    target: float = Field(description="Target of the rate, as a fraction of the runs.")
     higher_is_better: bool = True
 
     @property
     def is_reached(self) -> bool:
         """Whether the measured rate reaches its target."""
-        share = self.rate.rate
-        return share >= self.target if self.higher_is_better else share <= self.target
+        rate = self.rate.rate
+        return rate >= self.target if self.higher_is_better else rate <= self.target
 
     @property
     def is_significantly_missed(self) -> bool:
@@ -38,17 +38,17 @@ class TargetRate(Record):
 
 
 class FaultScore(Record):
-    """Scores of all runs with one fault."""
+    """Scores of all runs of one fault case, with its fault."""
 
     number: int
     name: str
     caught: Rate = Field(description="Runs in which a correct cause was reported.")
     first: Rate = Field(description="Runs in which a correct cause is ranked first.")
     third: Rate = Field(description="Runs in which a correct cause is among the first three.")
-    in_time: Rate = Field(description="Runs in which the step of the correct cause is in time.")
+    in_time: Rate = Field(description="Runs with ``is_in_time``: the reported step is correct.")
     late: float = Field(
         description="Median number of steps from the first affected step to the step of the "
-        "correct cause; NaN if no run detected the fault."
+        "correct cause; NaN if no correct cause was reported in any run."
     )
     instead: dict[str, int] = Field(
         description="Number of runs in which no correct cause is ranked first, by the cause that "
@@ -57,7 +57,7 @@ class FaultScore(Record):
 
 
 class HealthyScore(Record):
-    """Scores of all runs of one program without a fault."""
+    """Scores of all runs of one case without a fault."""
 
     number: int
     name: str
@@ -72,17 +72,18 @@ class HealthyScore(Record):
 
 
 class CauseScore(Record):
-    """Scores of one cause, over all runs in which it was ranked first."""
+    """Scores of one cause, over all runs in which the cause was ranked first."""
 
     fault: str
     right: int = Field(description="Number of runs in which the cause is correct.")
     elsewhere: dict[str, int] = Field(
-        description="Number of runs in which the cause is wrong, by name of the run's program."
+        description="Number of runs in which the cause is wrong, by name of the case. '(twin)' or "
+        "'(healthy)' after the name marks runs without a fault."
     )
 
 
 class BaselineScore(Record):
-    """Scores of another monitor on the same runs."""
+    """Scores of another monitor on the same programs."""
 
     name: str
     caught: Rate = Field(
@@ -108,7 +109,10 @@ class FaultReport(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether no run failed, no weights differ, and no target is significantly missed."""
+        """Whether no run failed, all compared weights are equal, and no target is missed.
+
+        Only a target that is significantly missed counts.
+        """
         return not (
             self.failed
             or any(run.has_same_bits is False for run in self.runs)
@@ -117,10 +121,10 @@ class FaultReport(Record):
 
 
 def score(runs: Sequence[RunResult]) -> FaultReport:
-    """Return the scores of runs. In a faulty run that failed, the fault counts as not detected."""
+    """Return the scores of runs. The fault of a run that failed counts as not detected."""
     ordered_runs = sorted(runs, key=lambda run: (run.kind, run.number, run.net, run.seed))
     faulty_runs = [run for run in ordered_runs if run.kind == "fault"]
-    # Programs that did not complete are not scored as healthy.
+    # A healthy run that failed is not scored: its program may have ended before a false alarm.
     healthy_runs = [run for run in ordered_runs if run.kind != "fault" and not run.failed]
     return FaultReport(
         figures=tuple(_target_rates(faulty_runs, healthy_runs)),
@@ -142,7 +146,11 @@ def _target_rates(
     for name, rate, target in (
         ("faults detected", scores.caught, 0.95),
         ("correct cause first", scores.first, 0.90),
-        ("correct cause among the first three", rate_of(faulty_runs, _is_among_first_three), 0.98),
+        (
+            "correct cause among the first three",
+            rate_of(faulty_runs, _is_correct_cause_in_first_three),
+            0.98,
+        ),
         (
             "cause at the correct step, if detected",
             rate_of(caught_runs, lambda run: run.is_in_time),
@@ -170,7 +178,7 @@ def _score_fault(runs: list[RunResult]) -> FaultScore:
         name=runs[0].name,
         caught=_rate(runs, lambda run: run.is_caught),
         first=_rate(runs, lambda run: run.is_first),
-        third=_rate(runs, _is_among_first_three),
+        third=_rate(runs, _is_correct_cause_in_first_three),
         in_time=_rate(runs, lambda run: run.is_in_time),
         late=statistics.median(late_steps) if late_steps else float("nan"),
         instead=dict(Counter(_describe_first_cause(run) for run in runs if not run.is_first)),
@@ -242,7 +250,7 @@ def _rate(runs: Sequence[RunResult], condition: Callable[[RunResult], bool]) -> 
     return Rate(count=sum(map(condition, runs)), total=len(runs))
 
 
-def _is_among_first_three(run: RunResult) -> bool:
+def _is_correct_cause_in_first_three(run: RunResult) -> bool:
     return run.correct_rank is not None and run.correct_rank <= 3
 
 

@@ -25,13 +25,14 @@ def run_line(run: RunResult) -> Text | None:
     reported = (
         ", ".join(f"{a.severity} '{a.fault}' at step {a.step}" for a in run.answers) or "nothing"
     )
+    expected = " or ".join(f"'{cause}'" for cause in run.right)
     if run.failed:
         label, style, details = "failed", "bold red", run.failed
     elif run.has_same_bits is False:
         label, style, details = (
             "weights differ",
             "bold red",
-            "the traced program computed other weights",
+            "the final weights of the traced and the untraced run are not equal",
         )
     elif run.kind != "fault":
         if not run.answers:
@@ -39,9 +40,10 @@ def run_line(run: RunResult) -> Text | None:
         label, style = ("false error", "bold red") if run.has_error else ("false warning", "yellow")
         details = f"reported {reported}"
     elif run.correct_rank is None:
-        label, style, details = "missed", "bold red", f"reported {reported}"
+        label, style, details = "missed", "bold red", f"expected {expected}, reported {reported}"
     elif run.correct_rank > 1:
-        label, style, details = f"rank {run.correct_rank}", "yellow", f"reported {reported}"
+        label, style = f"rank {run.correct_rank}", "yellow"
+        details = f"expected {expected} first, reported {reported}"
     elif not run.is_in_time:
         label, style = "wrong step", "yellow"
         details = f"the fault starts at step {run.starts_at}, reported {reported}"
@@ -51,28 +53,37 @@ def run_line(run: RunResult) -> Text | None:
 
 
 def report_page(report: FaultReport) -> RenderableType:
-    """Return scores of faults, healthy programs, causes and monitors, then rates with targets."""
-    parts: list[RenderableType] = []
+    """Return tables: faults, healthy programs, wrong causes, other monitors, rates with targets."""
+    sections: list[RenderableType] = []
     if report.faults:
-        parts.append(_fault_table(report.faults))
+        sections.append(_fault_table(report.faults))
     if report.silence:
-        parts.append(_healthy_table(report.silence))
+        sections.append(_healthy_table(report.silence))
     causes_elsewhere = [cause for cause in report.causes if cause.elsewhere]
     if causes_elsewhere:
-        table = _table("Causes ranked first in runs where they are wrong", "cause", "correct")
-        table.add_column("wrong in")
+        table = _table("Wrong causes that are ranked first", "cause", "runs where it is correct")
+        table.add_column("cases where it is wrong (runs)")
         for cause in causes_elsewhere:
             table.add_row(cause.fault, str(cause.right), _format_counts(cause.elsewhere))
-        parts.append(table)
+        sections.append(table)
     if report.baselines:
-        parts.append(_baseline_table(report.baselines))
-    parts.append(_rate_table(report.figures))
-    return Group(*parts)
+        sections.append(_baseline_table(report.baselines))
+    sections.append(_rate_table(report.figures))
+    return Group(*sections)
 
 
 def _fault_table(faults: Sequence[FaultScore]) -> Table:
-    table = _table("Faults", "", "runs", "caught", "first", "in first 3", "in time", "steps late")
-    table.add_column("ranked first instead")
+    table = _table(
+        "Faults: runs in which a correct cause is reported, ranked and located",
+        "fault",
+        "runs",
+        "reported",
+        "ranked first",
+        "in first 3",
+        "correct step",
+        "median steps late",
+    )
+    table.add_column("ranked first instead (runs)")
     for fault in faults:
         table.add_row(
             f"{fault.number:>2} {fault.name}",
@@ -88,12 +99,19 @@ def _fault_table(faults: Sequence[FaultScore]) -> Table:
 
 
 def _healthy_table(scores: Sequence[HealthyScore]) -> Table:
-    table = _table("Programs without a fault", "", "runs", "errors", "to confirm", "warnings")
-    table.add_column("reported")
+    table = _table(
+        "Programs without a fault: runs with an error, a cause to confirm or a warning",
+        "program",
+        "runs",
+        "error",
+        "to confirm",
+        "warning",
+    )
+    table.add_column("reported causes (runs)")
     for score in scores:
-        twin = " (without its fault)" if score.kind == "twin" else ""
+        suffix = " (without its fault)" if score.kind == "twin" else ""
         table.add_row(
-            f"{score.number:>2} {score.name}{twin}",
+            f"{score.number:>2} {score.name}{suffix}",
             str(score.runs),
             Text(str(score.errors), "bold red" if score.errors else ""),
             Text(str(score.confirms), "yellow" if score.confirms else ""),
@@ -105,10 +123,10 @@ def _healthy_table(scores: Sequence[HealthyScore]) -> Table:
 
 def _baseline_table(baselines: Sequence[BaselineScore]) -> Table:
     table = _table(
-        "Other monitors on the same runs: alarms [% of runs] (95 % interval)",
-        "",
-        "faulty",
-        "healthy",
+        "Other monitors on the same programs: runs with an alarm [%] (95 % interval)",
+        "monitor",
+        "faulty runs",
+        "healthy runs",
     )
     for score in baselines:
         table.add_row(
@@ -118,7 +136,7 @@ def _baseline_table(baselines: Sequence[BaselineScore]) -> Table:
 
 
 def _rate_table(figures: Sequence[TargetRate]) -> Table:
-    table = _table("Rates [%] (95 % interval)", "", "measured", "runs", "target", "")
+    table = _table("Rates [%] (95 % interval)", "rate", "measured", "runs", "target", "result")
     for figure in figures:
         bound = "at least" if figure.higher_is_better else "at most"
         outcome = Text("reached", "green") if figure.is_reached else Text("not reached", "bold red")

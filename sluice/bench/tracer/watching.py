@@ -1,8 +1,9 @@
-"""Records an untraced run with ordinary hooks, for the baselines.
+"""Records an untraced run with ordinary PyTorch hooks, for the baselines.
 
-Like other monitors, it reads all gradients, weights and module outputs at every step.
+Like other monitors, the hooks read all gradients, weights and outputs of layers at every step.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from torch.optim.optimizer import (
 from sluice.bench.tracer.baselines import MonitoredStep, MonitoredValidation, MonitorRecord
 from sluice.trace.patches import Patches
 
-_LOSS_NAMES = (
+_LOSS_FUNCTIONS = (
     "cross_entropy",
     "nll_loss",
     "binary_cross_entropy",
@@ -30,13 +31,14 @@ _LOSS_NAMES = (
     "smooth_l1_loss",
     "gaussian_nll_loss",
 )
-"""Functions of ``torch.nn.functional`` whose calls are recorded."""
+"""Names of the functions in ``torch.nn.functional`` whose calls are recorded."""
 
 _MIN_ACTIVE_SHARE = 0.01
-"""Share of rows with a positive output below which a unit of a ReLU layer is dead."""
+"""A unit of a ReLU layer is dead if its output is positive in less than this share of the rows. For
+images, a unit is a channel, and all pixels of all rows count."""
 
 _EPSILON = 1e-9
-"""Term that prevents a division by zero for weights of 0."""
+"""Added to the mean |weight|, so that weights of 0 do not cause a division by zero."""
 
 
 class AnomalyFound(Exception):
@@ -48,11 +50,13 @@ class AnomalyFound(Exception):
 
 
 @contextmanager
-def watched(*, with_anomaly_mode: bool) -> Iterator["HookMonitor"]:
-    """Install the hooks in this process, which must not be traced, and yield the recording monitor.
+def monitored(*, with_anomaly_mode: bool) -> Iterator["HookMonitor"]:
+    """Install the hooks in this process, and yield the monitor that records.
+
+    The process must not be traced at the same time.
 
     Raises:
-        AnomalyFound: ``with_anomaly_mode`` is set, and a gradient of a backward pass is NaN.
+        AnomalyFound: ``with_anomaly_mode`` is True, and a gradient of a backward pass is NaN.
     """
     monitor, patches = HookMonitor(), Patches()
     hooks = [
@@ -64,7 +68,7 @@ def watched(*, with_anomaly_mode: bool) -> Iterator["HookMonitor"]:
     ]
     patches.replace(torch.autograd, "backward", _wrap_backward(monitor))
     patches.replace(torch.amp.GradScaler, "scale", _wrap_scale(monitor))
-    for name in _LOSS_NAMES:
+    for name in _LOSS_FUNCTIONS:
         patches.replace(functional, name, _wrap_loss(monitor, getattr(functional, name)))
     try:
         with torch.autograd.set_detect_anomaly(with_anomaly_mode):
@@ -89,14 +93,14 @@ class HookMonitor:
         self._losses_since_step: list[float] = []
         self._losses_since_validation: list[float] = []
         self._validation_losses: list[float] = []
-        self._weights_before: dict[int, Tensor] = {}
+        self._weights_before_step: dict[int, Tensor] = {}
         self._num_zero_outputs = 0
         self._dead_share = 0.0
         self.unscaled_loss: float | None = None
-        """Loss of the next backward pass, before a gradient scaler multiplied it."""
+        """Loss of the next backward pass without its scale; None without a gradient scaler."""
 
     def record(self) -> MonitorRecord:
-        """Return what was recorded so far."""
+        """End the current validation pass, and return the record of the run so far."""
         self._end_validation()
         return MonitorRecord(
             steps=tuple(self.steps),
@@ -105,7 +109,7 @@ class HookMonitor:
         )
 
     def on_backward(self, loss: Any) -> None:
-        """Record the loss of a backward pass, which also ends a validation pass."""
+        """End the current validation pass, and record the loss of a backward pass."""
         self._end_validation()
         value = self.unscaled_loss
         if value is None and isinstance(loss, Tensor) and loss.numel() == 1:
@@ -116,7 +120,7 @@ class HookMonitor:
             self._losses_since_validation.append(value)
 
     def on_loss(self, loss: Tensor, target: Any) -> None:
-        """Record a loss without gradients as a validation loss; otherwise count the labels."""
+        """Record a loss without gradients as a validation loss; else count the class labels."""
         if not loss.requires_grad:
             if loss.numel() == 1:
                 self._validation_losses.append(float(loss))
@@ -127,29 +131,32 @@ class HookMonitor:
                     self._label_counts[label] = self._label_counts.get(label, 0) + count
 
     def on_module_output(self, module: nn.Module, output: Any) -> None:
-        """Record whether an output is all zero, and the share of dead units of a ReLU layer."""
+        """Record whether the output of a layer is all zero, and the share of dead units after ReLU.
+
+        Outputs without gradients, and of modules that contain other modules, are ignored.
+        """
         if not isinstance(output, Tensor) or not torch.is_grad_enabled() or module._modules:
             return
         values = output.detach()
         if values.numel() and values.is_floating_point() and not bool(values.any()):
             self._num_zero_outputs += 1
         if isinstance(module, nn.ReLU) and values.dim() > 1:
-            # For images, units are channels.
-            active = (values > 0).double().movedim(1 if values.dim() == 4 else -1, 0).flatten(1)
-            share = float((active.mean(1) < _MIN_ACTIVE_SHARE).double().mean())
-            self._dead_share = max(self._dead_share, share)
+            unit_dimension = 1 if values.dim() == 4 else -1
+            is_active = (values > 0).double().movedim(unit_dimension, 0).flatten(1)
+            dead_share = float((is_active.mean(1) < _MIN_ACTIVE_SHARE).double().mean())
+            self._dead_share = max(self._dead_share, dead_share)
 
     def before_step(self, optimizer: Any) -> None:
-        """Store the weights, which ``after_step`` compares with the new ones."""
+        """Copy the weights, so that ``after_step`` can compare them with the new weights."""
         for parameter in _optimizer_parameters(optimizer):
-            self._weights_before[id(parameter)] = parameter.detach().clone()
+            self._weights_before_step[id(parameter)] = parameter.detach().clone()
 
     def after_step(self, optimizer: Any) -> None:
-        """Record gradients and changes of weights."""
+        """Record the step: its losses, gradients and changes of weights."""
         mean_gradients, update_ratios, unchanged_parameters = [], [], []
         is_finite, num_all_zero_tensors = True, self._num_zero_outputs
         for index, parameter in enumerate(_optimizer_parameters(optimizer)):
-            weights_before = self._weights_before.pop(id(parameter), None)
+            weights_before = self._weights_before_step.pop(id(parameter), None)
             if weights_before is None:
                 continue
             if torch.allclose(parameter.detach(), weights_before, rtol=1e-5, equal_nan=True):
@@ -158,13 +165,12 @@ class HookMonitor:
                 continue
             mean_gradient = float(parameter.grad.detach().to_dense().double().abs().mean())
             mean_gradients.append(mean_gradient)
-            is_finite = is_finite and mean_gradient < float("inf")
+            is_finite = is_finite and math.isfinite(mean_gradient)
             num_all_zero_tensors += mean_gradient == 0
             if parameter.dim() > 1:
-                change = float((parameter.detach() - weights_before).double().abs().mean())
-                update_ratios.append(
-                    change / (float(weights_before.double().abs().mean()) + _EPSILON)
-                )
+                mean_update = float((parameter.detach() - weights_before).double().abs().mean())
+                mean_weight = float(weights_before.double().abs().mean())
+                update_ratios.append(mean_update / (mean_weight + _EPSILON))
         nan = float("nan")
         self.steps.append(
             MonitoredStep(
@@ -172,7 +178,7 @@ class HookMonitor:
                 losses=tuple(self._losses_since_step),
                 smallest_gradient=min(mean_gradients, default=nan),
                 has_non_finite_value=not is_finite
-                or any(not abs(x) < 1e308 for x in self._losses_since_step),
+                or any(not math.isfinite(loss) for loss in self._losses_since_step),
                 num_all_zero_tensors=num_all_zero_tensors,
                 unchanged_parameters=tuple(unchanged_parameters),
                 smallest_update_ratio=min(update_ratios, default=nan),

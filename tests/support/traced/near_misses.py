@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
-from sluice.bench.tracer.data import BEGIN, PAD, VOCAB_SIZE, digits, sentences, table
+from sluice.bench.tracer.data import BOS, PAD, VOCAB_SIZE, digits, sentences, table
 from sluice.bench.tracer.nets import LanguageModel, classifier
 
 
@@ -233,7 +233,7 @@ def a_row_without_targets():
     optimizer = torch.optim.Adam(model.parameters())
     for start in range(4):
         ids = torch.randint(3, VOCAB_SIZE, (16, 9))
-        ids[:, 0] = BEGIN
+        ids[:, 0] = BOS
         targets = ids[:, 1:].clone()
         targets[start] = -100
         _step(optimizer, F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), targets.flatten()))

@@ -88,7 +88,7 @@ def no_zero_grad(setup: CaseSetup) -> list[nn.Module]:
 
 
 def gradients_cleared_before_step(setup: CaseSetup) -> list[nn.Module]:
-    """Clear the gradients between the backward pass and the step, which then has none."""
+    """Clear the gradients between the backward pass and the step, so that the step has none."""
     torch.manual_seed(setup.seed)
     x, y = digits(setup.net, setup.seed)[0][:]
     model = classifier(setup.net)
@@ -130,7 +130,7 @@ def clip_while_scaled(setup: CaseSetup) -> list[nn.Module]:
 CALL_ORDER_CASES: tuple[FaultCase, ...] = (
     FaultCase(
         number=18,
-        name="head replaced after the optimizer was made",
+        name="head replaced after the optimizer was created",
         program=head_after_optimizer,
         correct_causes=frozenset({"stale optimizer parameters", "parameters not optimized"}),
         max_late_steps=1,
@@ -150,7 +150,7 @@ CALL_ORDER_CASES: tuple[FaultCase, ...] = (
         name="no zero_grad",
         program=no_zero_grad,
         correct_causes=frozenset({"missing zero_grad"}),
-        max_late_steps=2,  # no earlier gradients exist at the first step
+        max_late_steps=2,  # the first step is correct: there are no gradients of earlier batches
         nets=_ALL_NETS,
         required_severity="confirm",
     ),

@@ -14,7 +14,7 @@ from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 _SCHEDULE_STEPS = 160
-"""Length of the schedule [steps]; a program trains for 138 steps."""
+"""Length of the schedule [steps]. The program trains for 138 steps."""
 
 _STEPS_BEFORE_RESUME = 69
 """Number of steps before the resume: three epochs of 23 batches."""
@@ -143,7 +143,7 @@ CHECKPOINT_CASES = (
     ),
     FaultCase(
         number=44,
-        name="best chosen by the wrong key",
+        name="best checkpoint chosen by the wrong metric",
         program=best_by_wrong_metric,
         correct_causes=frozenset({"stale best checkpoint"}),
         max_late_steps=ANY_STEP,

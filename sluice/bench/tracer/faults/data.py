@@ -11,13 +11,13 @@ from sluice.bench.tracer.nets import classifier
 
 _BATCH_ROWS = 48
 _EPOCH_STEPS = 30
-"""Number of steps of an epoch of the digits, in batches of ``_BATCH_ROWS``."""
+"""Number of steps of an epoch over all training digits, in batches of ``_BATCH_ROWS``."""
 
 _NON_FINITE_BATCH = 8
 """Number of the batch with the non-finite value, from 1."""
 
 _PIXEL = 28
-"""Index of a pixel of the digits that depends on the class."""
+"""Index of a pixel whose mean value differs between the digits."""
 
 
 def _validation_loss(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> float:
@@ -50,7 +50,7 @@ def labels_permuted(setup: CaseSetup) -> list[nn.Module]:
 
 
 def split_not_scaled(setup: CaseSetup) -> list[nn.Module]:
-    """Train on standardised digits and validate on raw ones."""
+    """Train on standardised digits and validate on raw digits."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
     (images, labels), (val_images, val_labels) = train.tensors, held_out.tensors
@@ -168,12 +168,12 @@ CASES = (
     ),
     FaultCase(
         number=6,
-        name="validation is not scaled",
+        name="validation rows are not scaled",
         program=split_not_scaled,
         correct_causes=frozenset({"preprocessing skew"}),
         max_late_steps=ANY_STEP,
         nets=("mlp", "cnn", "gru"),
-        starts_at=_EPOCH_STEPS,  # the first validation
+        starts_at=_EPOCH_STEPS,  # the last step before the first validation
     ),
     FaultCase(
         number=7,
@@ -185,7 +185,7 @@ CASES = (
     ),
     FaultCase(
         number=8,
-        name="a number is NaN or infinite",
+        name="an input value is NaN or infinite",
         program=non_finite_pixel,
         correct_causes=frozenset({"non-finite input"}),
         max_late_steps=10,
@@ -194,7 +194,7 @@ CASES = (
     ),
     FaultCase(
         number=8,
-        name="a pixel is lost",
+        name="a pixel is always 0",
         program=constant_pixel,
         correct_causes=frozenset({"constant column"}),
         max_late_steps=ANY_STEP,

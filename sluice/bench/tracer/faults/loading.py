@@ -17,7 +17,7 @@ _BATCH_ROWS = 48
 
 
 class _NoisyRows(Dataset[tuple[Tensor, Tensor]]):
-    """Rows with a little noise, which the generator of the dataset draws."""
+    """Rows plus a little noise from a generator that belongs to the dataset."""
 
     def __init__(self, rows: TensorDataset, seed: int) -> None:
         self.rows = rows
@@ -49,7 +49,7 @@ def noise_in_workers(setup: CaseSetup) -> list[nn.Module]:
         shuffle=True,
         num_workers=2,
         worker_init_fn=None if setup.has_fault else _seed_worker,
-        multiprocessing_context="fork",  # also if this process was started in another way
+        multiprocessing_context="fork",  # as usual on Linux, also if this process was not forked
     )
     for _ in range(_EPOCHS):
         for x, y in loader:
@@ -88,7 +88,7 @@ def no_set_epoch(setup: CaseSetup) -> list[nn.Module]:
 LOADING_CASES = (
     FaultCase(
         number=1,
-        name="worker randomness copied",
+        name="workers copy one generator",
         program=noise_in_workers,
         correct_causes=frozenset({"duplicate worker seeds"}),
         max_late_steps=1,
@@ -101,6 +101,6 @@ LOADING_CASES = (
         correct_causes=frozenset({"repeated epoch order"}),
         max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
-        starts_at=31,  # the second epoch
+        starts_at=31,  # the first step of the second epoch
     ),
 )

@@ -37,7 +37,7 @@ def accumulation_not_divided(setup: CaseSetup) -> list[nn.Module]:
 
 
 def slices_not_divided(setup: CaseSetup) -> list[nn.Module]:
-    """Split each batch in two to save memory, without halving the loss of each part."""
+    """Split each batch into two halves to save memory, without dividing the losses by two."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     images, labels = train.tensors
@@ -46,8 +46,8 @@ def slices_not_divided(setup: CaseSetup) -> list[nn.Module]:
     for _ in range(3):
         for rows in torch.randperm(len(images)).split(_BATCH_ROWS):
             optimizer.zero_grad()
-            for part in rows.chunk(2):
-                loss = F.cross_entropy(model(images[part]), labels[part])
+            for half in rows.chunk(2):
+                loss = F.cross_entropy(model(images[half]), labels[half])
                 (loss if setup.has_fault else loss / 2).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 5.0)
             optimizer.step()
@@ -120,7 +120,7 @@ def probabilities_as_logs(setup: CaseSetup) -> list[nn.Module]:
 CASES = (
     FaultCase(
         number=35,
-        name="accumulation not divided",
+        name="accumulated losses not divided",
         program=accumulation_not_divided,
         correct_causes=frozenset({"unnormalized gradient accumulation"}),
         max_late_steps=1,
@@ -128,7 +128,7 @@ CASES = (
     ),
     FaultCase(
         number=35,
-        name="parts of a batch not divided",
+        name="losses of half batches not divided",
         program=slices_not_divided,
         correct_causes=frozenset({"unnormalized gradient accumulation"}),
         max_late_steps=1,

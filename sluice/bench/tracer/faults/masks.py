@@ -33,7 +33,7 @@ class _BagOfTokens(nn.Module):
 
 
 class _SelfAttention(nn.Module):
-    """One layer of attention from tensor operations, and a head on the first position."""
+    """One attention layer, written as tensor operations, and a head on the first position."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def padding_inverted(setup: CaseSetup) -> list[nn.Module]:
     model: nn.Module
     if setup.net == "transformer":
         model = _Encoder(is_inverted=setup.has_fault)
-    else:  # self-attention takes the place of the cnn, which has no padding mask
+    else:  # a convolutional network has no padding mask, so "cnn" trains self-attention
         model = _BagOfTokens() if setup.net == "mlp" else _SelfAttention()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(5):
@@ -137,7 +137,7 @@ def model_not_causal(setup: CaseSetup) -> list[nn.Module]:
     model = models[setup.net]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(72):
-        rows = ids[step * 32 % 736 :][:32]  # starts again at the first row after 23 batches
+        rows = ids[step * 32 % 736 :][:32]  # begins again with the first row after 23 batches
         inputs, targets = rows[:, :-1], rows[:, 1:]
         if setup.net == "gru":
             loss = model(inputs, targets)["loss"]

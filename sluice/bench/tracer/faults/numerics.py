@@ -29,7 +29,7 @@ def underflow(setup: CaseSetup) -> list[nn.Module]:
 
 
 def updates_rounded_away(setup: CaseSetup) -> list[nn.Module]:
-    """Train bfloat16 weights with a small learning rate, instead of float32 under autocast."""
+    """Train bfloat16 weights with a learning rate so low that rounding removes the updates."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     x, y = train.tensors
@@ -49,7 +49,7 @@ def updates_rounded_away(setup: CaseSetup) -> list[nn.Module]:
 
 
 class _Distances(nn.Module):
-    """A head on the output of a body and on its distance from the output of the first row."""
+    """A head on the output of a body and on the distance of this output from that of row 0."""
 
     def __init__(self, net: NetName, *, has_masked_root: bool) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _Distances(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         states = self.body(x)
-        squared_distance = (states - states[:1]).pow(2).sum(1, keepdim=True)  # 0 for the first row
+        squared_distance = (states - states[:1]).pow(2).sum(1, keepdim=True)  # 0 for row 0
         if self.has_masked_root:
             distance = torch.where(
                 squared_distance > 0,
@@ -81,7 +81,7 @@ class _Distances(nn.Module):
 
 
 def masked_square_root(setup: CaseSetup) -> list[nn.Module]:
-    """Take a square root at 0, of which ``torch.where`` hides the value but not the gradient."""
+    """Take a square root at 0; ``torch.where`` hides the value of the root, not its gradient."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = _Distances(setup.net, has_masked_root=setup.has_fault)
@@ -96,7 +96,7 @@ def masked_square_root(setup: CaseSetup) -> list[nn.Module]:
 
 
 class _HiddenReluNet(nn.Module):
-    """A classifier as body, a hidden layer with ``F.relu``, and a head."""
+    """A body (the classifier of ``nets``), a hidden layer with ``F.relu``, and a head."""
 
     def __init__(self, net: NetName) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ NUMERIC_CASES = (
     ),
     FaultCase(
         number=32,
-        name="root inside a where",
+        name="square root inside torch.where",
         program=masked_square_root,
         correct_causes=frozenset({"non-finite gradient"}),
         max_late_steps=10,

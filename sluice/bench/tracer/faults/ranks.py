@@ -91,6 +91,8 @@ def forward_past_the_wrapper(setup: CaseSetup) -> list[nn.Module]:
 
 
 class _LastState(nn.Module):
+    """A GRU that returns only its last state."""
+
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.GRU(4, 16, batch_first=True)

@@ -44,7 +44,7 @@ def infinite_gradient(setup: CaseSetup) -> list[nn.Module]:
 SCALING_CASES = (
     FaultCase(
         number=26,
-        name="scaler always skips",
+        name="gradient scaler skips every step",
         program=infinite_gradient,
         correct_causes=frozenset({"gradient scaler skips steps", "non-finite gradient"}),
         max_late_steps=10,

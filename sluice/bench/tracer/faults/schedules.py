@@ -24,7 +24,7 @@ _BATCH_ROWS = 96
 
 
 def _schedule(setup: CaseSetup, optimizer: torch.optim.Optimizer) -> LRScheduler:
-    """Return a schedule whose steps are epochs, of a different kind for each network."""
+    """Return a schedule for one step per epoch. The kind of schedule depends on the network."""
     if setup.net == "cnn":
         return MultiStepLR(optimizer, milestones=[4, 6], gamma=0.1)
     if setup.net == "gru":
@@ -88,7 +88,7 @@ SCHEDULE_CASES = (
         correct_causes=frozenset({"schedule ends early"}),
         max_late_steps=1,
         nets=("mlp", "cnn", "gru", "transformer"),
-        starts_at=2,  # the first step after a step of the schedule
+        starts_at=2,  # the first optimizer step after a step of the schedule
     ),
     FaultCase(
         number=37,

@@ -33,8 +33,8 @@ class _BodyAndHead(nn.Module):
         return output
 
 
-class _PooledTransformer(TransformerClassifier):
-    """The classifier; with the fault, its encoder runs without gradients."""
+class _DetachableTransformer(TransformerClassifier):
+    """A ``TransformerClassifier`` whose encoder runs without gradients, with the fault."""
 
     is_detached = False
 
@@ -46,14 +46,14 @@ class _PooledTransformer(TransformerClassifier):
 
 
 def detached_body(setup: CaseSetup) -> list[nn.Module]:
-    """Train a body and a head, of which the gradients reach only the head."""
+    """Train a body and a head; gradients reach only the head."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     if setup.net == "gru":
         return _train_encoder_and_head(setup, train.tensors)
     model: nn.Module
     if setup.net == "transformer":
-        model = _PooledTransformer(10)
+        model = _DetachableTransformer(10)
         model.is_detached = setup.has_fault
     else:
         model = _BodyAndHead(setup.net, is_detached=setup.has_fault)
@@ -145,12 +145,12 @@ def frozen_head(setup: CaseSetup) -> list[nn.Module]:
         )  # fmt: skip
     else:
         model = classifier(setup.net)
-    norms = (nn.LayerNorm, nn.BatchNorm2d)
+    norm_classes = (nn.LayerNorm, nn.BatchNorm2d)
     modules = list(model.modules())
     head = next(m for m in reversed(modules) if isinstance(m, nn.Linear))
     for module in modules:
         for parameter in module.parameters(recurse=False):
-            parameter.requires_grad = isinstance(module, norms)
+            parameter.requires_grad = isinstance(module, norm_classes)
     if not setup.has_fault:
         head.requires_grad_(True)
     trainable_parameters = [p for p in model.parameters() if p.requires_grad]
@@ -165,7 +165,7 @@ def frozen_head(setup: CaseSetup) -> list[nn.Module]:
 
 
 def detached_loss(setup: CaseSetup) -> list[nn.Module]:
-    """Train on a detached loss that was set to require a gradient."""
+    """Train on a detached loss that was set to require gradients, so that backward() succeeds."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     x, y = train.tensors
@@ -233,7 +233,7 @@ _ALL_NETS: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 STRUCTURE_CASES = (
     FaultCase(
         number=16,
-        name="detach in the middle",
+        name="detached output of the body",
         program=detached_body,
         correct_causes=frozenset({"detached subgraph"}),
         max_late_steps=1,
@@ -266,7 +266,7 @@ STRUCTURE_CASES = (
     ),
     FaultCase(
         number=24,
-        name="tied weights split",
+        name="tied weights replaced by a copy",
         program=untied_output_layer,
         correct_causes=frozenset({"tied weights broken"}),
         max_late_steps=1,

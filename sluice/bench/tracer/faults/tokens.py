@@ -1,4 +1,4 @@
-"""Faults of tokens and targets: end tokens, truncation, begin tokens, ids out of range."""
+"""Faults of tokens and targets: EOS tokens, truncation, BOS tokens, ids out of range."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 from sluice.bench.tracer.case import CaseSetup, FaultCase
-from sluice.bench.tracer.data import BEGIN, END, PAD, VOCAB_SIZE, digits, sentences
+from sluice.bench.tracer.data import BOS, EOS, PAD, VOCAB_SIZE, digits, sentences
 from sluice.bench.tracer.nets import LanguageModel, classifier
 
 _BATCH_ROWS = 32
@@ -18,7 +18,7 @@ _MAX_INPUT_TOKENS = 8
 """Length to which the fault truncates inputs [tokens]."""
 
 _MIN_CUT_TOKENS = 12
-"""Minimum length of a text whose answer is truncated completely [tokens]."""
+"""Truncation removes the whole answer of a text that has at least this length [tokens]."""
 
 _FIRST_CUT_BATCH = 9
 """Number of the first batch whose texts have at least ``_MIN_CUT_TOKENS`` tokens, from 1."""
@@ -29,9 +29,9 @@ def _padded(rows: list[list[int]], pad: int) -> Tensor:
 
 
 def end_is_padding(setup: CaseSetup) -> list[nn.Module]:
-    """Pad with the end token, so that the loss ignores all end tokens."""
+    """Pad with the EOS token, so that the loss ignores all EOS tokens."""
     torch.manual_seed(setup.seed)
-    pad = END if setup.has_fault else PAD
+    pad = EOS if setup.has_fault else PAD
     model = LanguageModel(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader: DataLoader[Tensor] = DataLoader(
@@ -53,7 +53,7 @@ def end_is_padding(setup: CaseSetup) -> list[nn.Module]:
 
 
 def answers_cut(setup: CaseSetup) -> list[nn.Module]:
-    """Train on the answers at the end of texts; truncation removes them from long texts."""
+    """Train on the answers at the end of texts; truncation removes the answers of long texts."""
     torch.manual_seed(setup.seed)
     rows = sentences(setup.seed)
     short_rows = [row for row in rows if len(row) < _MIN_CUT_TOKENS][
@@ -69,7 +69,7 @@ def answers_cut(setup: CaseSetup) -> list[nn.Module]:
         ids = _padded(batch, PAD)[:, :max_tokens]
         targets = ids[:, 1:].clone()
         for row, sentence in zip(targets, batch, strict=True):
-            row[: max(len(sentence) - 4, 0)] = PAD  # only the answer is a target
+            row[: max(len(sentence) - 4, 0)] = PAD  # the answer is the last three tokens
         optimizer.zero_grad()
         criterion(model(ids[:, :-1]).transpose(1, 2), targets).backward()
         optimizer.step()
@@ -77,11 +77,11 @@ def answers_cut(setup: CaseSetup) -> list[nn.Module]:
 
 
 def begin_twice(setup: CaseSetup) -> list[nn.Module]:
-    """Train on texts of which two thirds begin with two begin tokens, as after a chat template."""
+    """Train on texts of which two thirds begin with two BOS tokens, as after a chat template."""
     torch.manual_seed(setup.seed)
     rows = sentences(setup.seed)
     if setup.has_fault:
-        rows = [[BEGIN, *row] if i % 3 else row for i, row in enumerate(rows)]
+        rows = [[BOS, *row] if i % 3 else row for i, row in enumerate(rows)]
     model = LanguageModel(setup.net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     for _ in range(3):
@@ -125,7 +125,7 @@ def class_out_of_range(setup: CaseSetup) -> list[nn.Module]:
 
 
 def binary_targets_from_one(setup: CaseSetup) -> list[nn.Module]:
-    """Classify small and large digits with targets 1 and 2, which BCE with logits accepts."""
+    """Classify digits below 5 and from 5 with targets 1 and 2, which BCE with logits accepts."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net, num_outputs=1)
@@ -142,7 +142,7 @@ def binary_targets_from_one(setup: CaseSetup) -> list[nn.Module]:
 CASES = (
     FaultCase(
         number=9,
-        name="padding is the end token",
+        name="padding is the EOS token",
         program=end_is_padding,
         correct_causes=frozenset({"EOS token masked"}),
         max_late_steps=1,
@@ -159,7 +159,7 @@ CASES = (
     ),
     FaultCase(
         number=14,
-        name="two begin tokens",
+        name="two BOS tokens",
         program=begin_twice,
         correct_causes=frozenset({"duplicate BOS token"}),
         max_late_steps=1,

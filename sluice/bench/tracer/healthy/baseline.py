@@ -41,7 +41,7 @@ def frozen_backbone(setup: CaseSetup) -> list[nn.Module]:
     x_all, y_all = training[:]
     is_small_digit = y_all < 5
     pretrained = classifier(setup.net)
-    _fit(pretrained, x_all[is_small_digit], y_all[is_small_digit], steps=60, rate=3e-3)
+    _fit(pretrained, x_all[is_small_digit], y_all[is_small_digit], num_steps=60, lr=3e-3)
     torch.save(pretrained.state_dict(), setup.folder / "backbone.pt")
 
     model = classifier(setup.net)
@@ -52,7 +52,7 @@ def frozen_backbone(setup: CaseSetup) -> list[nn.Module]:
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
     loader = DataLoader(training, batch_size=64, shuffle=True)
     for _ in range(4):
-        model.eval()  # freezes the running statistics of the backbone
+        model.eval()  # also freezes the running statistics of batch norm in the backbone
         head.train()
         for x, y in loader:
             optimizer.zero_grad()
@@ -61,10 +61,10 @@ def frozen_backbone(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def _fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, steps: int, rate: float) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+def _fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, num_steps: int, lr: float) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     model.train()
-    for _ in range(steps):
+    for _ in range(num_steps):
         rows = torch.randint(len(x), (64,))
         optimizer.zero_grad()
         F.cross_entropy(model(x[rows]), y[rows]).backward()
@@ -72,7 +72,7 @@ def _fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, steps: int, rate
 
 
 def _replace_head(model: nn.Module) -> nn.Linear:
-    """Replace the last layer by a new one for ten classes, and return it."""
+    """Replace the last layer by a new layer for ten classes, and return the new layer."""
     if isinstance(model, nn.Sequential):
         old_head = model[-1]
         assert isinstance(old_head, nn.Linear)
@@ -93,10 +93,10 @@ def accumulation(setup: CaseSetup) -> list[nn.Module]:
     loader = DataLoader(training, batch_size=8, shuffle=True, drop_last=True)
     optimizer.zero_grad()
     for _ in range(3):
-        for number, (x, y) in enumerate(loader, start=1):
+        for batch_number, (x, y) in enumerate(loader, start=1):
             loss = nn.CrossEntropyLoss()(model(x), y) / 8
             loss.backward()
-            if number % 8 == 0:
+            if batch_number % 8 == 0:
                 optimizer.step()
                 optimizer.zero_grad()
     return [model]
@@ -122,7 +122,7 @@ def warmup(setup: CaseSetup) -> list[nn.Module]:
 
 
 CASES = (
-    HealthyCase(number=1, name="plain baseline", program=plain_training, nets=_ALL_NETS),
+    HealthyCase(number=1, name="plain training", program=plain_training, nets=_ALL_NETS),
     HealthyCase(number=2, name="frozen backbone", program=frozen_backbone, nets=_ALL_NETS),
     HealthyCase(number=3, name="accumulation x 8", program=accumulation, nets=_ALL_NETS),
     HealthyCase(number=4, name="warmup from 0", program=warmup, nets=_ALL_NETS),

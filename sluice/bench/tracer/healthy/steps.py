@@ -1,4 +1,4 @@
-"""Healthy programs with unusual steps: overflows, a high rate, large norms, two optimizers."""
+"""Healthy programs with overflows, a high learning rate, large gradients, or two optimizers."""
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +71,7 @@ def summed_loss(setup: CaseSetup) -> list[nn.Module]:
 
 
 def gan(setup: CaseSetup) -> list[nn.Module]:
-    """Train a GAN; its discriminator compares generated points with those of ``real_points``."""
+    """Train a GAN whose discriminator separates generated points from those of ``real_points``."""
     torch.manual_seed(setup.seed)
     generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
     discriminator = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))

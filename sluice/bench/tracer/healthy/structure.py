@@ -1,4 +1,4 @@
-"""Healthy programs whose networks have zero, frozen, sparse or unused parts on purpose."""
+"""Healthy programs with networks in which some layers are zero, frozen or inactive on purpose."""
 
 import torch
 from torch import Tensor, nn
@@ -71,12 +71,12 @@ def lora(setup: CaseSetup) -> list[nn.Module]:
     training, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
     x_all, y_all = training[:]
-    pretraining = torch.optim.Adam(model.parameters(), lr=5e-3)
+    pretraining_optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(60):
         rows = torch.randint(len(x_all), (64,))
-        pretraining.zero_grad()
+        pretraining_optimizer.zero_grad()
         F.cross_entropy(model(x_all[rows]), y_all[rows]).backward()
-        pretraining.step()
+        pretraining_optimizer.step()
 
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -94,22 +94,22 @@ def lora(setup: CaseSetup) -> list[nn.Module]:
 
 
 def sparse_relu(setup: CaseSetup) -> list[nn.Module]:
-    """Fit a wide layer with about 70 % inactive units in each row, none of which is dead."""
+    """Fit a wide layer whose units are inactive in about 70 % of the rows; no unit is dead."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     if setup.net == "cnn":
-        wide: nn.Linear | nn.Conv2d = nn.Conv2d(1, 64, 3, padding=1)
+        wide_layer: nn.Linear | nn.Conv2d = nn.Conv2d(1, 64, 3, padding=1)
         model = nn.Sequential(
-            wide, nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64 * 16, 10)
+            wide_layer, nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(64 * 16, 10)
         )
     else:
-        wide = nn.Linear(64, 768)
-        model = nn.Sequential(wide, nn.ReLU(), nn.Linear(768, 10))
-    assert wide.bias is not None
+        wide_layer = nn.Linear(64, 768)
+        model = nn.Sequential(wide_layer, nn.ReLU(), nn.Linear(768, 10))
+    assert wide_layer.bias is not None
     with torch.no_grad():
         x, _ = training[:256]
-        threshold = wide(x).movedim(1, -1).flatten(0, -2).quantile(0.7, dim=0)
-        wide.bias -= threshold
+        threshold = wide_layer(x).movedim(1, -1).flatten(0, -2).quantile(0.7, dim=0)
+        wide_layer.bias -= threshold
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
         for x, y in DataLoader(training, batch_size=32, shuffle=True):
@@ -120,7 +120,7 @@ def sparse_relu(setup: CaseSetup) -> list[nn.Module]:
 
 
 class _Experts(nn.Module):
-    """Four experts, one of which is selected for each row; the last one never is."""
+    """Four experts and a router that selects one expert for each row, but never the last expert."""
 
     def __init__(self, net: str, width: int = 32) -> None:
         super().__init__()
@@ -139,10 +139,10 @@ class _Experts(nn.Module):
             hidden = F.relu(self.stem(x))
         else:
             hidden = self.body(x)[0][:, -1] + self.stem(x.flatten(1))
-        weight, choice = self.router(hidden).softmax(-1).max(-1)
+        weight, selected_expert = self.router(hidden).softmax(-1).max(-1)
         output = hidden.new_zeros(len(hidden), 10)
-        for number, expert in enumerate(self.experts):
-            rows = (choice == number).nonzero().squeeze(-1)
+        for index, expert in enumerate(self.experts):
+            rows = (selected_expert == index).nonzero().squeeze(-1)
             if len(rows):
                 output = output.index_add(0, rows, expert(hidden[rows]) * weight[rows, None])
         return output
@@ -171,5 +171,7 @@ CASES = (
         nets=("mlp", "cnn", "gru", "transformer"),
     ),
     HealthyCase(number=18, name="wide sparse ReLU", program=sparse_relu, nets=("mlp", "cnn")),
-    HealthyCase(number=19, name="idle expert", program=idle_expert, nets=("mlp", "gru")),
+    HealthyCase(
+        number=19, name="expert that is never selected", program=idle_expert, nets=("mlp", "gru")
+    ),
 )

@@ -27,7 +27,7 @@ class _SmallLstm(nn.Module):
 
 
 def small_lstm(setup: CaseSetup) -> list[nn.Module]:
-    """Predict the mean of the last eight of 60 steps with an LSTM of eight hidden units."""
+    """Predict the mean of the last eight of 60 time steps with an LSTM of eight hidden units."""
     torch.manual_seed(setup.seed)
     x = torch.randn(1024, 60, 2)
     y = 3 * x[:, -8:, 0].mean(1) + 0.1 * torch.randn(1024)
@@ -43,7 +43,7 @@ def small_lstm(setup: CaseSetup) -> list[nn.Module]:
 
 
 def rare_label(setup: CaseSetup) -> list[nn.Module]:
-    """Classify the digit 0, which 2 % of the rows contain, against all others."""
+    """Classify whether a digit is 0, which holds for 2 % of the rows."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     x, y = training[:]
@@ -126,11 +126,11 @@ def gaussian_likelihood(setup: CaseSetup) -> list[nn.Module]:
 
 
 CASES = (
-    HealthyCase(number=9, name="small LSTM over 60 steps", program=small_lstm, nets=("gru",)),
-    HealthyCase(number=10, name="labels 2 % / 98 %", program=rare_label, nets=_ALL_NETS),
+    HealthyCase(number=9, name="small LSTM over 60 time steps", program=small_lstm, nets=("gru",)),
+    HealthyCase(number=10, name="rare class, 2 % of the rows", program=rare_label, nets=_ALL_NETS),
     HealthyCase(
         number=11,
-        name="target of negative correlation",
+        name="negatively correlated target",
         program=negatively_correlated_target,
         nets=_ALL_NETS,
     ),

@@ -1,4 +1,4 @@
-"""Healthy language models, with a sparse embedding or one that is tied to the output layer."""
+"""Healthy language models: with a sparse embedding, or with tied input and output embeddings."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from sluice.bench.tracer.nets import LanguageModel
 
 
 class _NextTokenModel(nn.Module):
-    """Predicts the next token from the current one or, if recurrent, from all tokens so far."""
+    """Predicts the next token from the current token; if recurrent, also from previous tokens."""
 
     def __init__(self, *, is_recurrent: bool, width: int = 24) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Sentences(Dataset[list[int]]):
 
 
 def _collate_next_tokens(batch: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Return padded inputs, and the next token of each input token as target; -100 at padding."""
+    """Return padded inputs and targets: the next token of each input token, -100 at padding."""
     rows = [torch.tensor(sentence) for sentence in batch]
     ids = pad_sequence([row[:-1] for row in rows], batch_first=True, padding_value=PAD)
     return ids, pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=-100)

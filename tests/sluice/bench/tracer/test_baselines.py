@@ -12,7 +12,7 @@ from sluice.bench.tracer.baselines import (
     MonitorRecord,
     find_alarms,
 )
-from sluice.bench.tracer.watching import AnomalyFound, watched
+from sluice.bench.tracer.watching import AnomalyFound, monitored
 
 
 def make_step(number, **fields):
@@ -128,7 +128,7 @@ def test_hooks_record_units_labels_and_validation_and_are_removed():
     batches = [(torch.randn(16, 4), torch.tensor([0, 0, 0, 1] * 4)) for _ in range(4)]
     backward = torch.autograd.backward
 
-    with watched(with_anomaly_mode=False) as watch:
+    with monitored(with_anomaly_mode=False) as watch:
         train(model, batches)
         model.eval()
         with torch.no_grad():
@@ -144,7 +144,7 @@ def test_hooks_record_units_labels_and_validation_and_are_removed():
     assert alarms["debugger: unchanged tensor"] == 3
 
 
-def test_watched_program_computes_the_same_weights():
+def test_monitored_program_computes_the_same_weights():
     batches = [(torch.randn(16, 4), torch.randint(3, (16,))) for _ in range(3)]
 
     def fit():
@@ -154,10 +154,12 @@ def test_watched_program_computes_the_same_weights():
         return model.state_dict()
 
     plain_weights = fit()
-    with watched(with_anomaly_mode=True):
-        watched_weights = fit()
+    with monitored(with_anomaly_mode=True):
+        monitored_weights = fit()
 
-    assert all(torch.equal(weight, watched_weights[name]) for name, weight in plain_weights.items())
+    assert all(
+        torch.equal(weight, monitored_weights[name]) for name, weight in plain_weights.items()
+    )
 
 
 def divide_by_zero():
@@ -173,12 +175,12 @@ def divide_by_zero():
 
 @pytest.mark.filterwarnings("ignore:Error detected in")
 def test_anomaly_mode_ends_the_program_at_the_faulty_step():
-    with pytest.raises(AnomalyFound) as found, watched(with_anomaly_mode=True):
+    with pytest.raises(AnomalyFound) as found, monitored(with_anomaly_mode=True):
         divide_by_zero()
 
     assert found.value.step == 2
 
 
 def test_error_of_the_program_is_not_changed():
-    with pytest.raises(RuntimeError, match="its own"), watched(with_anomaly_mode=True):
+    with pytest.raises(RuntimeError, match="its own"), monitored(with_anomaly_mode=True):
         raise RuntimeError("its own")

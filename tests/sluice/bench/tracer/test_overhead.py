@@ -36,5 +36,5 @@ def test_different_weights_are_detected(tmp_path):
 
 
 def test_program_that_dies_is_an_error(tmp_path):
-    with pytest.raises(RuntimeError, match="the program one ended before its last turn"):
+    with pytest.raises(RuntimeError, match="the process of program one ended without a result"):
         measure_program(tmp_path, paced.dies_after_some_steps)

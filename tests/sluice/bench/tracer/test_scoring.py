@@ -174,6 +174,8 @@ def test_report_page_and_lines_show_what_is_wrong():
     assert lines[0] is None
     words = [line.plain[:14].strip() for line in lines[1:]]
     assert words == ["missed", "wrong step", "false error", "weights differ", "failed"]
+    expected = " or ".join(f"'{cause}'" for cause in runs[1].right)
+    assert f"expected {expected}, reported" in lines[1].plain
     console = Console(width=200, file=io.StringIO())
     console.print(report_page(score(runs)))
     page = console.file.getvalue()

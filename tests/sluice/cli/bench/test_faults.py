@@ -75,6 +75,6 @@ def test_fault_is_caught_twin_is_not_and_weights_are_identical(invoke):
 def test_printed_table_contains_the_detection_rates(invoke):
     result = invoke("--faults", "31", "--nets", "mlp", "--seeds", "0", "--no-baselines")
 
-    assert "faulty runs caught" in result.stdout
+    assert "faults detected" in result.stdout
     assert "detect_anomaly" not in result.stdout
     assert result.exit_code == 0

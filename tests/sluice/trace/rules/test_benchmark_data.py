@@ -12,9 +12,9 @@ CASES = {case.name: case for case in (*data.CASES, *losses.CASES, *tokens.CASES)
 
 QUICK = (
     "labels permuted",
-    "validation is not scaled",
+    "validation rows are not scaled",
     "train-validation leakage",
-    "a number is NaN or infinite",
+    "an input value is NaN or infinite",
     "a column is filled with zeros",
     "truncation cuts the answers",
     "a token outside the vocabulary",
