@@ -6,8 +6,8 @@ import safetensors
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import IntegrityError
+from sluice.models.import_limits import LIMITS
 from sluice.models.weights_header import WeightsMetadata
-from sluice.models.weights_limits import LIMITS
 
 _OTHER_FORMATS: Mapping[bytes, str] = {
     **{bytes([0x80, version]): "a Python pickle" for version in range(2, 6)},

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.base.strict_json import parse_strict_json
-from sluice.models.weights_limits import ImportLimits
+from sluice.models.import_limits import ImportLimits
 
 METADATA_KEY = "sluice"
 """Key of the only entry in the metadata of Sluice's files."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from sluice.base.errors import SettingsError
 from sluice.base.settings import Record
+from sluice.models.import_limits import ImportLimits
 from sluice.models.settings import ModelSettings
-from sluice.models.weights_limits import ImportLimits
 from sluice.registry.lineage import Lineage
 from sluice.registry.validation import find_name_problem
 

@@ -8,8 +8,8 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_bytes
 from sluice.base.errors import IntegrityError
 from sluice.base.files import write_atomic
+from sluice.models.import_limits import LIMITS, ImportLimits
 from sluice.models.weights_format import require_safetensors
-from sluice.models.weights_limits import LIMITS, ImportLimits
 from sluice.registry.code_paths import accept_code, local_code_paths
 from sluice.registry.ledger import Ledger
 from sluice.registry.public_keys import ExporterPrivateKey, TrustedKeys

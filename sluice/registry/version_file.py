@@ -21,7 +21,7 @@ from sluice.base.files import read_regular
 from sluice.base.receipts import Receipt
 from sluice.base.settings import Record
 from sluice.base.strict_json import parse_strict_json
-from sluice.models.weights_limits import ImportLimits
+from sluice.models.import_limits import ImportLimits
 from sluice.registry.import_checks import find_import_problem, find_text_problem
 from sluice.registry.lineage import Lineage
 from sluice.registry.public_keys import ExporterPrivateKey, ManifestSignature, TrustedKeys

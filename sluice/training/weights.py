@@ -13,12 +13,12 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError
 from sluice.base.seeding import RandomStream
 from sluice.models.build import build_meta_network, require_network
+from sluice.models.import_limits import LIMITS
 from sluice.models.input_encoder import ENCODER_TENSOR_PREFIX, InputEncoder
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.models.weights_format import foreign_format
 from sluice.models.weights_header import METADATA_KEY, WeightsMetadata
-from sluice.models.weights_limits import LIMITS
 from sluice.training.members import Member
 from sluice.workloads.fitted_state import encode_of, has_fitted_state
 from sluice.workloads.workload import Workload

@@ -7,9 +7,9 @@ import safetensors.torch
 import torch
 
 from sluice.base.errors import IntegrityError
+from sluice.models.import_limits import ImportLimits
 from sluice.models.weights_format import foreign_format, require_safetensors
 from sluice.models.weights_header import read_header
-from sluice.models.weights_limits import ImportLimits
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])

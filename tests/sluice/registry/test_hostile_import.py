@@ -18,9 +18,9 @@ from sluice.base.errors import (
     StorageError,
     UntrustedCode,
 )
+from sluice.models.import_limits import LIMITS
 from sluice.models.settings import ModelSettings
 from sluice.models.weights_format import require_intact
-from sluice.models.weights_limits import LIMITS
 from sluice.registry.code_paths import CodeAcceptance, require_accepted_code
 from sluice.registry.ledger import Ledger
 from sluice.registry.loading import code_findings, load_members, load_networks, removed_settings
