@@ -47,14 +47,14 @@ def drift(
     min_rows: Annotated[
         int,
         typer.Option(
-            help="Minimum size of a window; the verdict on a smaller one is INCONCLUSIVE [rows]."
+            help="Minimum size of a window [rows]. The verdict on a smaller window is INCONCLUSIVE."
         ),
     ] = _DEFAULTS.min_rows,
     max_columns: Annotated[
         int,
         typer.Option(
-            help="Maximum number of columns to compare. Of a wider table, a random sample of the "
-            "columns is compared."
+            help="Maximum number of columns to compare. If the table has more columns, a random "
+            "sample of them is compared."
         ),
     ] = _DEFAULTS.max_columns,
     seed: Annotated[
@@ -72,7 +72,7 @@ def drift(
 
     Exit code 0 for STABLE, 1 for DRIFT or INCONCLUSIVE.
     """
-    # Imported here: --help needs neither pandas nor figures.
+    # Imported here, because --help needs neither pandas nor figures.
     from sluice.drift.page import drift_page
     from sluice.drift.reference import build_reference
     from sluice.drift.table_file import read_frame

@@ -1,4 +1,4 @@
-"""``sluice list``: the pipelines of the working folder, and the shipped ones."""
+"""``sluice list``: lists the pipelines of the working folder, and the shipped pipelines."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``sluice poc``: runs only the POC gate, on a pipeline or a workload, without Dagster."""
+"""``sluice poc``: runs only the POC gate, without Dagster, or validates an event log."""
 
 import os
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(
                 "--log",
-                help="Validate this event log instead of running the gate. A torn or unfinished "
-                "log can still be valid.",
+                help="Validate this event log instead of running the gate. A log whose last line "
+                "is torn, or whose run did not end, may be valid, but is incomplete.",
                 show_default=False,
             ),
         ] = None,
@@ -51,8 +51,8 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(
                 "--set",
-                help="KEY=VALUE that overrides the pipeline's file, such as model.hidden=64; may "
-                "be repeated.",
+                help="KEY=VALUE that overrides a setting of the pipeline's file, such as "
+                "model.hidden=64; may be repeated.",
                 show_default=False,
             ),
         ] = None,
@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
         """Run the POC gate: checks of a few seconds on real data, before hours of training.
 
         Exit code 1 when the gate does not pass, or when the log of --log is invalid or incomplete.
-        The gate's log is the only file that remains.
+        The only file that the command leaves is the event log of the gate.
 
         Example: sluice poc sp500_volatility --minimum
         """

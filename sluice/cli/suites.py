@@ -104,15 +104,15 @@ def add(
         str | None,
         typer.Option(
             help="Condition on the features: column names, numbers, strings, comparisons, 'in', "
-            "'and', 'or', 'not' and arithmetic. 'index' is the label of the row.",
+            "'and', 'or', 'not' and arithmetic. 'index' is the index label of the row.",
             show_default=False,
         ),
     ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
-            help="CSV or Parquet file with a column 'row', the label of the row, and an optional "
-            "column 'reason'.",
+            help="CSV or Parquet file with a column 'row', the index label of the row, and an "
+            "optional column 'reason'.",
             show_default=False,
         ),
     ] = None,
@@ -120,8 +120,8 @@ def add(
         bool,
         typer.Option(
             "--hard",
-            help="Rows with the highest losses of production, or of the newest version trained "
-            "here.",
+            help="Use the rows with the highest losses of the production version. Without a "
+            "production version, use the newest version that was trained here.",
         ),
     ] = False,
     revise: Annotated[
@@ -129,7 +129,7 @@ def add(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add a suite: from a query on the features, a file of rows, or the hardest rows."""
+    """Add a suite: from a query on the features, a file of rows, or the rows of highest loss."""
     num_sources = (query is not None) + (file is not None) + hard
     if num_sources != 1:
         raise SettingsError(
@@ -157,13 +157,13 @@ def run(
         ),
     ] = None,
     examples: Annotated[
-        int, typer.Option(min=1, help="Maximum number of rows of a suite on the page.")
+        int, typer.Option(min=1, help="Maximum number of rows per suite on the page.")
     ] = 40,
     as_json: AsJson = False,
 ) -> None:
     """Run all suites on a registered version, with the current rows of the source.
 
-    Writes a page to SLUICE_HOME/reports. Exit code 1 when a guard does not pass.
+    The command writes a page to SLUICE_HOME/reports. Exit code 1 when a guard does not pass.
     """
     from sluice.evaluation.suites.page import suites_page
     from sluice.reports.folder import save_page
@@ -189,7 +189,7 @@ def run(
 def _create_suite(
     settings: "PipelineSettings", name: str, query: str | None, file: Path | None
 ) -> "Suite":
-    """Return the suite of a query or a file; without both, the hard suite."""
+    """Return the suite of a query or a file; if both are None, the suite of the hard rows."""
     from sluice.config.resolved import resolve
     from sluice.evaluation.suites.hard_rows import hard_suite
     from sluice.evaluation.suites.user_suites import file_suite, query_suite

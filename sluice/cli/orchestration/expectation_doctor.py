@@ -25,7 +25,7 @@ _MAX_MISSED_COLUMNS = 4
 def examine_expectations(
     pipeline: str, home: Home, *, window_rows: int, step_rows: int, as_json: bool
 ) -> None:
-    """Measure the false and missed alarms of a pipeline's expectations and print them."""
+    """Measure the false and missed alarms of a pipeline's expectations, and print the result."""
     settings = find_pipeline(pipeline, defs_folder())
     alarm_settings = AlarmSettings(window_rows=window_rows, step_rows=step_rows)
     stderr = Console(stderr=True)
@@ -142,8 +142,8 @@ def _summary(report: AlarmReport) -> str:
         f"alarms count them as {pluralize(report.disjoint_windows, 'disjoint window')}. "
         f"{pluralize(report.refused_windows, 'good window')} "
         f"{'was' if report.refused_windows == 1 else 'were'} rejected by a schema or the feature "
-        "code. Row counts and classes of Great Expectations apply to whole tables and are not "
-        "measured on windows."
+        "code. Expectations of row counts and classes of Great Expectations apply to whole "
+        "tables, so they are not measured on windows."
     )
 
 
@@ -156,10 +156,10 @@ def _format_rate(rate: AlarmRate) -> str:
 
 
 def _best_detector(caught_by: dict[str, int]) -> str:
-    """Return the expectation that caught most windows; without one, the best other detector.
+    """Return the expectation that caught the most windows.
 
-    ``caught_by`` is sorted by the number of windows, highest first. Only names of expectations
-    contain ": ".
+    If no expectation caught a window, the result is the best other detector. ``caught_by`` is
+    sorted by the number of windows, highest first. Only names of expectations contain ": ".
     """
     expectations = (name for name in caught_by if ": " in name)
     return next(expectations, next(iter(caught_by), "none"))
@@ -167,5 +167,5 @@ def _best_detector(caught_by: dict[str, int]) -> str:
 
 def _join_columns(missed_in: dict[str, int]) -> str:
     first_columns = list(missed_in)[:_MAX_MISSED_COLUMNS]
-    more = len(missed_in) - len(first_columns)
-    return ", ".join(first_columns) + (f" and {more} more" if more else "")
+    num_more = len(missed_in) - len(first_columns)
+    return ", ".join(first_columns) + (f" and {num_more} more" if num_more else "")

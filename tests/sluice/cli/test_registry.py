@@ -227,7 +227,7 @@ def test_at_returns_the_version_in_production_at_a_time() -> None:
     assert (second["to_version"], second["actor"]) == (2, "ada")
 
     page = invoke("at", MODEL, moves[0]["at"])
-    assert page.startswith(f"{MODEL}: version 1 was in production, through this change:")
+    assert page.startswith(f"{MODEL}: version 1 was in production since this change:")
     assert "none -> 1" in page
     assert "nothing was in production" in invoke("at", MODEL, "2020-01-01T00:00:00Z")
     assert invoke_json("at", MODEL, "2020-01-01T00:00:00+05:00") is None
