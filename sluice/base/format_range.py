@@ -2,7 +2,9 @@
 
 
 def format_range(low: object, high: object, spec: str = "") -> str:
-    """Return 'low to high' with both numbers in the given format; one number if they are equal.
+    """Return 'low to high' with both numbers in the given format.
+
+    The result is one number if both numbers are equal in this format.
 
     >>> format_range(3, 5), format_range(3, 3), format_range(0.5, 2000, ",.4g")
     ('3 to 5', '3', '0.5 to 2,000')

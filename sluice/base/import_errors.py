@@ -14,11 +14,11 @@ _MAX_MESSAGE_CHARS = 300
 """Maximum length of the exception's message in the error [characters]."""
 
 _MAX_FILES = 2000
-"""Maximum number of files in the current folder that are searched for a similar name."""
+"""Maximum number of files in the working folder and its subfolders whose names are compared."""
 
 _MIN_SIMILARITY = 0.8
-"""Minimum similarity to the name of a missing dependency (``difflib``, 0 to 1) at which a module in
-the current folder is suggested. Less similar modules would be wrong suggestions."""
+"""A module in the working folder is suggested for a missing dependency only if the similarity of
+their names (``difflib``, 0 to 1) is at least this value."""
 
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
 """Folders of the standard library and of installed packages."""
@@ -30,9 +30,9 @@ def explain_import_error(
     """Return the error for a module that cannot be imported.
 
     Args:
-        error: Exception raised by the import.
-        path: Import path given by the user, 'module:Name'.
-        module_name: Module in that path.
+        error: Exception that the import raised.
+        path: Import path from the user, 'module:Name'.
+        module_name: The module of this path.
         what: Purpose of the object, for the message ("workload", "architecture").
     """
     prefix = f"The {what} '{path}' cannot be imported: "
@@ -42,9 +42,11 @@ def explain_import_error(
             return _module_not_found_error(path, module_name, error.name, what)
         return _missing_dependency_error(prefix, location, error.name)
     if isinstance(error, SyntaxError) and error.filename:
-        where = _format_line(error.filename, error.lineno or 1)
-        line = f" in '{error.text.strip()[:80]}'" if error.text else ""
-        return SettingsError(f"{prefix}{where}: {error.msg}{line}.", fix=f"Correct {where}.")
+        location = _format_line(error.filename, error.lineno or 1)
+        code_text = f" in '{error.text.strip()[:80]}'" if error.text else ""
+        return SettingsError(
+            f"{prefix}{location}: {error.msg}{code_text}.", fix=f"Correct {location}."
+        )
     if isinstance(error, SystemExit):
         return SettingsError(
             f"{prefix}{location or 'the module'} exits the process at import.",
@@ -67,11 +69,11 @@ def _module_not_found_error(
     similar_module = _find_similar(module_name)
     suggestion = f" Did you mean '{similar_module}:{name}'?" if similar_module else ""
     package, dot, _ = module_name.partition(".")
-    start = f"in the folder that contains {package}/" if dot else f"in the folder of {package}.py"
+    folder_text = f"the folder that contains {package}/" if dot else f"the folder of {package}.py"
     return SettingsError(
         f"The {what} '{path}' cannot be imported: No module named '{missing_module}', neither in "
         f"{Path.cwd()} nor installed.{suggestion}",
-        fix=f"Start {start}, or check the spelling.",
+        fix=f"Start in {folder_text}, or check the spelling.",
     )
 
 
@@ -95,10 +97,10 @@ def _missing_dependency_error(prefix: str, location: str, missing_module: str) -
     suggestion = f" Did you mean '{similar_module}'?" if similar_module else ""
     return SettingsError(
         f"{imports}which is not installed here.{suggestion}",
-        # The fix names no package to install with pip: the package of this name may be another
-        # project.
-        fix=f"Install the package that provides {package}. Its name may differ; see the project's "
-        f"documentation. If {package}.py is your own file, start in the folder that contains it.",
+        # The fix names no package to install with pip, because the package with the name of the
+        # module may be another project.
+        fix=f"Install the package that provides {package}; its name may differ from {package}. If "
+        f"{package}.py is your own file, start in the folder that contains it.",
     )
 
 
@@ -107,9 +109,9 @@ def _is_installed(package: str) -> bool:
 
 
 def _find_similar(module_name: str, *, min_similarity: float = 0.6) -> str:
-    """Return the module in the current folder or a subfolder most similar to a name, or ''."""
+    """Return the module in the working folder or a subfolder with the most similar name, or ''."""
     cwd = Path.cwd()
-    all_files = (file for form in ("*.py", "*/*.py") for file in cwd.glob(form))
+    all_files = (file for pattern in ("*.py", "*/*.py") for file in cwd.glob(pattern))
     files = islice(all_files, _MAX_FILES)
     modules = sorted(".".join(file.relative_to(cwd).with_suffix("").parts) for file in files)
     last_part = module_name.rpartition(".")[2]
@@ -121,7 +123,7 @@ def _find_similar(module_name: str, *, min_similarity: float = 0.6) -> str:
 
 
 def _user_line(error: BaseException) -> str:
-    """Return the innermost line outside libraries as 'file.py line 3', or '' if not found."""
+    """Return the innermost line of user code as 'file.py line 3'; '' without user code."""
     this_package = str(Path(__file__).parent)
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         file = frame.f_code.co_filename
