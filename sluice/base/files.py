@@ -128,8 +128,8 @@ def _stream(path: Path, mode: int) -> Iterator[BinaryIO]:
     temporary_path: Path | None = None
     try:
         make_folder(path.parent)
-        # Not created with the tempfile module: other users could not read the file, even in a shared
-        # folder.
+        # Not created with the tempfile module, because other users could not read the file, even in
+        # a shared folder.
         temporary_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         with open(
             temporary_path, "x+b", opener=lambda name, flags: os.open(name, flags, mode)
