@@ -67,6 +67,6 @@ def _column_bytes(series: "pd.Series[Any]") -> bytes:
     if values.dtype.kind in "fiub":
         return np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<")).tobytes()
     if values.dtype.kind in "mM":
-        unit = "datetime64[ns]" if values.dtype.kind == "M" else "timedelta64[ns]"
-        return values.astype(unit).astype("<i8").tobytes()
+        dtype_name = "datetime64[ns]" if values.dtype.kind == "M" else "timedelta64[ns]"
+        return values.astype(dtype_name).astype("<i8").tobytes()
     return json.dumps([None if pd.isna(value) else str(value) for value in values]).encode()

@@ -31,7 +31,7 @@ the modules of the extras above it."""
 _FILESYSTEM_PACKAGES = {"s3": "s3fs", "s3a": "s3fs"}
 """Package that fsspec needs to open a URL, by URL scheme. Each package belongs to an extra."""
 
-_EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+_EXTRA_BY_MODULE = {module: extra for extra, modules in EXTRAS.items() for module in modules}
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def missing_extra_error(error: ModuleNotFoundError, what: str) -> SettingsError 
         what: What requires the package, for the message.
     """
     package = (error.name or "").partition(".")[0]
-    extra = _EXTRA_OF.get(package)
+    extra = _EXTRA_BY_MODULE.get(package)
     if extra is None or importlib.util.find_spec(package) is not None:
         return None
     return SettingsError(
@@ -84,7 +84,7 @@ def missing_filesystem_advice(url: str) -> str:
     package = _FILESYSTEM_PACKAGES.get(scheme)
     if package is None or importlib.util.find_spec(package) is not None:
         return ""
-    extra = _EXTRA_OF[package]
+    extra = _EXTRA_BY_MODULE[package]
     return f"URLs with {scheme}:// require the package {package}. {_install_advice(extra)}"
 
 

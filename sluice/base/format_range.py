@@ -9,5 +9,5 @@ def format_range(low: object, high: object, spec: str = "") -> str:
     >>> format_range(3, 5), format_range(3, 3), format_range(0.5, 2000, ",.4g")
     ('3 to 5', '3', '0.5 to 2,000')
     """
-    first, last = format(low, spec), format(high, spec)
-    return first if first == last else f"{first} to {last}"
+    low_text, high_text = format(low, spec), format(high, spec)
+    return low_text if low_text == high_text else f"{low_text} to {high_text}"

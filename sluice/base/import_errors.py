@@ -80,23 +80,23 @@ def _module_not_found_error(
 def _missing_dependency_error(prefix: str, location: str, missing_module: str) -> SettingsError:
     """Return the error for a missing dependency of the user's module."""
     package = missing_module.partition(".")[0]
-    imports = f"{prefix}{location or 'it'} imports {missing_module}, "
+    imports_text = f"{prefix}{location or 'it'} imports {missing_module}, "
     if missing_module in sys.stdlib_module_names:
         return SettingsError(
-            f"{imports}a module of the standard library that this Python does not have.",
+            f"{imports_text}a module of the standard library that this Python does not have.",
             cause="The module exists only on other systems, or belongs to a package of the system "
             "that is not installed.",
             fix=f"Install a Python that has {missing_module}, or do not import this module.",
         )
     if package in sys.stdlib_module_names or ("." in missing_module and _is_installed(package)):
         return SettingsError(
-            f"{imports}which the installed package {package} does not have.",
+            f"{imports_text}which the installed package {package} does not have.",
             fix="Check the spelling, or use a version of the package that has it.",
         )
     similar_module = _find_similar(missing_module, min_similarity=_MIN_SIMILARITY)
     suggestion = f" Did you mean '{similar_module}'?" if similar_module else ""
     return SettingsError(
-        f"{imports}which is not installed here.{suggestion}",
+        f"{imports_text}which is not installed here.{suggestion}",
         # The fix names no package to install with pip, because the package with the name of the
         # module may be another project.
         fix=f"Install the package that provides {package}; its name may differ from {package}. If "
@@ -115,8 +115,8 @@ def _find_similar(module_name: str, *, min_similarity: float = 0.6) -> str:
     files = islice(all_files, _MAX_FILES)
     modules = sorted(".".join(file.relative_to(cwd).with_suffix("").parts) for file in files)
     last_part = module_name.rpartition(".")[2]
-    same_last_part = [name for name in modules if name.rpartition(".")[2] == last_part]
-    similar_names = same_last_part or difflib.get_close_matches(
+    names_with_last_part = [name for name in modules if name.rpartition(".")[2] == last_part]
+    similar_names = names_with_last_part or difflib.get_close_matches(
         module_name, modules, n=1, cutoff=min_similarity
     )
     return (similar_names or [""])[0]

@@ -135,8 +135,8 @@ def _add_search_folder(folder: Path, *, before_others: bool) -> None:
     if str(folder) in sys.path:
         return
     added_positions = [sys.path.index(each) for each in _search_folders if each in sys.path]
-    is_first = before_others and bool(added_positions)
-    sys.path.insert(min(added_positions) if is_first else len(sys.path), str(folder))
+    goes_first = before_others and bool(added_positions)
+    sys.path.insert(min(added_positions) if goes_first else len(sys.path), str(folder))
     _search_folders.append(str(folder))
 
 

@@ -72,14 +72,14 @@ def _sum_over_process_tree(pid: int, measure: "Callable[[psutil.Process], int]")
     return total
 
 
-def _reclaimable_bytes(stat: Path) -> int:
+def _reclaimable_bytes(stat_file: Path) -> int:
     """Return the size of the page cache [bytes], which counts as used but is freed on demand."""
     try:
-        lines = stat.read_text().splitlines()
+        lines = stat_file.read_text().splitlines()
     except OSError:
         return 0
-    values = dict(line.split(maxsplit=1) for line in lines if " " in line)
-    return int(values.get("inactive_file", 0))
+    text_by_name = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    return int(text_by_name.get("inactive_file", 0))
 
 
 def _read_number(path: Path) -> int | None:

@@ -116,17 +116,17 @@ def prediction_memory_advice() -> str:
 def _describe_sizes(message: str) -> str:
     """Return how much memory was requested, as far as the message contains it, and is free."""
     match = _REQUESTED_SIZE.search(message)
-    requested = ""
+    requested_text = ""
     if match:
         number, unit = match.groups()
         amount = f"{float(number) / _GIB:.2f} GiB" if unit == "bytes" else f"{number} {unit}"
-        requested = f"One allocation requested {amount}; "
-    return f"{requested}{_describe_free_memory(message)}."
+        requested_text = f"One allocation requested {amount}; "
+    return f"{requested_text}{_describe_free_memory(message)}."
 
 
 def _describe_free_memory(message: str) -> str:
     """Return the free memory of the device on which the allocation failed."""
     if "CUDA" in message and torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
-        return f"{free / _GIB:.2f} of {total / _GIB:.2f} GiB of GPU memory were free"
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        return f"{free_bytes / _GIB:.2f} of {total_bytes / _GIB:.2f} GiB of GPU memory were free"
     return f"{available_bytes() / _GIB:.2f} GiB of main memory were free"

@@ -122,11 +122,11 @@ def _is_secret_key(key: str) -> bool:
 
 def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments of a command line with masked credentials."""
-    redacted = [redact(argument) for argument in arguments]
+    redacted_arguments = [redact(argument) for argument in arguments]
     for index, argument in enumerate(arguments[:-1]):
         if _SECRET_OPTION.fullmatch(argument):
-            redacted[index + 1] = MASK
-    return tuple(redacted)
+            redacted_arguments[index + 1] = MASK
+    return tuple(redacted_arguments)
 
 
 def redact_logs() -> None:

@@ -92,31 +92,33 @@ _MIN_NESTED_SIMILARITY = 0.8
 1) is at least this value."""
 
 
-def suggest_nearest(name: str, known: list[str]) -> str:
+def suggest_nearest(name: str, known_names: list[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known name, or an empty string."""
     is_long = len(name) >= _MIN_CONTAINED_LENGTH
-    containing_names = [each for each in known if is_long and name in each]
-    matches = containing_names or difflib.get_close_matches(name, known, n=1)
+    containing_names = [each for each in known_names if is_long and name in each]
+    matches = containing_names or difflib.get_close_matches(name, known_names, n=1)
     return f" Did you mean '{matches[0]}'?" if matches else ""
 
 
 def _settings_error(cls: type[Settings], error: ValidationError, where: str) -> SettingsError:
-    lines = []
+    sentences = []
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            model = _model_at(cls, problem["loc"][:-1])
+            model = _find_model(cls, problem["loc"][:-1])
             known_keys = _key_names(model)
             name = str(problem["loc"][-1])
             hint = suggest_nearest(name, known_keys) or _suggest_nested_key(name, model)
-            lines.append(
+            sentences.append(
                 f"'{path}' is not a setting.{hint} Known settings: {', '.join(sorted(known_keys))}."
             )
         elif problem["type"] == "missing":
-            lines.append(f"'{path}' is required and missing.")
+            sentences.append(f"'{path}' is required and missing.")
         else:
-            lines.append((f"'{path}': " if path else "") + _describe_problem(problem))
-    return SettingsError(f"{where}: {' '.join(lines)}", fix="Correct these keys and start again.")
+            sentences.append((f"'{path}': " if path else "") + _describe_problem(problem))
+    return SettingsError(
+        f"{where}: {' '.join(sentences)}", fix="Correct these keys and start again."
+    )
 
 
 def _describe_problem(problem: ErrorDetails) -> str:
@@ -168,7 +170,7 @@ def _union_models(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _union_models(part)
 
 
-def _model_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
+def _find_model(cls: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
     """Return the settings class at a path inside the settings class ``cls``."""
     model: type[BaseModel] = cls
     for part in path:
@@ -195,8 +197,8 @@ def _nested_models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _discriminator(model: type[BaseModel]) -> Any:
     """Return the discriminator value of a member of a tagged union; None for other classes."""
-    kind = model.model_fields.get("kind")
-    return None if kind is None else kind.default
+    kind_field = model.model_fields.get("kind")
+    return None if kind_field is None else kind_field.default
 
 
 def _format_value(value: Any) -> str:

@@ -78,10 +78,10 @@ def drift(
     from sluice.drift.table_file import read_frame
     from sluice.drift.window_evaluation import evaluate_window
 
-    ignored = tuple(ignore or ())
+    ignored_columns = tuple(ignore or ())
     reference_frame, window_frame = (
-        read_frame(reference, ignored_columns=ignored),
-        read_frame(window, ignored_columns=ignored),
+        read_frame(reference, ignored_columns=ignored_columns),
+        read_frame(window, ignored_columns=ignored_columns),
     )
     window_rows = max(len(window_frame), MIN_WINDOW_ROWS)
     settings = DriftSettings.parse(
@@ -93,10 +93,10 @@ def drift(
         },
         where="sluice drift",
     )
-    threads = count_cores()
-    drift_reference = build_reference(reference_frame, settings, seed=seed, threads=threads)
+    num_threads = count_cores()
+    drift_reference = build_reference(reference_frame, settings, seed=seed, threads=num_threads)
     report = evaluate_window(
-        drift_reference, window_frame, window=digest_frame(window_frame), threads=threads
+        drift_reference, window_frame, window=digest_frame(window_frame), threads=num_threads
     )
     if html is not None:
         title = f"{window.name} against {reference.name}"

@@ -98,17 +98,19 @@ def _run_gate(
     )
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     stderr = stderr_console()
-    with LiveLines(stderr, report_follows=not as_json) as lines:
-        run = supervise(request, folder=home.gates, on_event=lines)
-    if run.log is not None:
-        stderr.print(f"log: {run.log}", markup=False, highlight=False, soft_wrap=True, style="dim")
+    with LiveLines(stderr, report_follows=not as_json) as live_lines:
+        gate_run = supervise(request, folder=home.gates, on_event=live_lines)
+    if gate_run.log is not None:
+        stderr.print(
+            f"log: {gate_run.log}", markup=False, highlight=False, soft_wrap=True, style="dim"
+        )
     if as_json:
         from sluice.failfast.gate.report_schema import report_json
 
-        print(report_json(run.report))
+        print(report_json(gate_run.report))
     else:
-        results_console().print(report_page(run.report))
-    if not run.report.passed:
+        results_console().print(report_page(gate_run.report))
+    if not gate_run.report.passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 

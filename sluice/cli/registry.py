@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
         ("promote", promote, "promote sp500_volatility 2 --reason 'agreed in review'"),
         ("approve", approve, "approve sp500_volatility 2 --reason 'reviewed the errors of March'"),
         ("rollback", rollback, "rollback sp500_volatility --reason 'errors since noon'"),
-        ("at", at, "at sp500_volatility 2026-03-14T09:00:00Z"),
+        ("at", show_production_at, "at sp500_volatility 2026-03-14T09:00:00Z"),
         ("verify", verify, "verify"),
         ("audit", registry_audit.audit, "audit --since 2026-03-14T00:00:00Z > audit.jsonl"),
         ("restore-triggers", restore_triggers, "restore-triggers"),
@@ -126,7 +126,7 @@ def history(model: Model, as_json: AsJson = False) -> None:
         show_result(display.history_table(entries))
 
 
-def at(
+def show_production_at(
     model: Model,
     time: Annotated[
         str,

@@ -155,16 +155,16 @@ def newest_trained_here(ledger: Ledger, model: str) -> Version:
         UnknownVersion: No such version exists.
     """
     versions = ledger.versions(require_model(ledger, model))
-    trained_here = [version for version in versions if not version.is_imported]
-    if not trained_here:
-        imported = ", ".join(str(version.number) for version in versions)
+    local_versions = [version for version in versions if not version.is_imported]
+    if not local_versions:
+        imported_numbers = ", ".join(str(version.number) for version in versions)
         raise UnknownVersion(
             f"A version of {model} that was trained here is required, and the registry has only "
-            f"imported versions: {imported}.",
+            f"imported versions: {imported_numbers}.",
             cause="An imported version is used only when its number is given.",
             fix=f"Give the number of a version, or train a version: sluice run {model}",
         )
-    return trained_here[-1]
+    return local_versions[-1]
 
 
 def show_result(content: RenderableType) -> None:

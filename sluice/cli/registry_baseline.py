@@ -72,8 +72,8 @@ def import_baseline(
             f"the model's run. If you trust everybody who could write the model: --trust {source}",
         )
     settings = _pipeline_settings(pipeline)
-    tracking = settings.tracking.mlflow
-    address = uri or (tracking.uri if tracking else None)
+    mlflow_settings = settings.tracking.mlflow
+    address = uri or (mlflow_settings.uri if mlflow_settings else None)
     if address is None:
         raise SettingsError(
             "The address of the MLflow server is required and missing.",
@@ -120,7 +120,7 @@ def _import_predictions(
         if predictions is None:
             features = folder / "features.parquet"
             rows.frame[list(workload.feature_columns)].to_parquet(features)
-        fetched = fetch_predictions(
+        fetched_predictions = fetch_predictions(
             model,
             uri=uri,
             artifact=predictions,
@@ -129,7 +129,7 @@ def _import_predictions(
             timeout_s=timeout_s,
             environ=os.environ,
         )
-        table = _read_table(fetched.path)
+        table = _read_table(fetched_predictions.path)
     if predictions is None:
         table = imported_baseline.label_predictions(table, rows.frame, what=description)
     table = imported_baseline.normalize_predictions(table, rows.frame.index, what=description)
@@ -139,7 +139,7 @@ def _import_predictions(
         artifact_store(),
         pipeline=settings.name,
         source=str(model),
-        evidence={**evidence, "run_id": fetched.run_id},
+        evidence={**evidence, "run_id": fetched_predictions.run_id},
         at=datetime.now(UTC),
     )
 

@@ -171,7 +171,7 @@ def import_file(
             fix="Leave these options out, or give mlflow:/NAME/VERSION in place of the file.",
         )
     with open_ledger(key, create=True) as ledger:
-        imported = import_version(
+        import_result = import_version(
             ledger,
             file,
             store=artifact_store(),
@@ -181,21 +181,21 @@ def import_file(
             local_paths_of=pipeline_import_paths,
             trusted_paths=trust or (),
         )
-    version = imported.version
+    version = import_result.version
     if as_json:
         print_json(
             {
                 "model": version.model,
                 "version": version.number,
                 "state": version.state,
-                "created": imported.created,
-                "signed_by": imported.signed_by,
+                "created": import_result.created,
+                "signed_by": import_result.signed_by,
             }
         )
         return
-    note = "" if imported.created else " It was already registered; nothing was changed."
+    note = "" if import_result.created else " It was already registered; nothing was changed."
     registered_text = f"{version.model} version {version.number}, {version.state}.{note}"
-    show_result(Text(f"{registered_text} The file is {imported.signed_by}."))
+    show_result(Text(f"{registered_text} The file is {import_result.signed_by}."))
 
 
 def new_key(
@@ -242,7 +242,7 @@ def sign(
             "openssl rand -out registry.key 32",
         )
     with open_ledger(key) as ledger:
-        head, lines = ledger.unsigned_lines()
+        log_head, lines = ledger.unsigned_lines()
         if lines and not as_json:
             show_result(display.unsigned_table(lines))
         if lines and not yes:
@@ -250,21 +250,23 @@ def sign(
                 show_on_stderr(display.unsigned_table(lines))
             question = f"Sign {pluralize(len(lines), 'line')} without a signature?"
             typer.confirm(question, abort=True, err=True)
-        ledger.sign(head, actor=actor or current_user())
+        ledger.sign(log_head, actor=actor or current_user())
     if as_json:
         signed_lines = [line.model_dump(mode="json") for line in lines]
-        print_json({"lines": head.num_lines, "digest": head.digest, "covered": signed_lines})
+        print_json(
+            {"lines": log_head.num_lines, "digest": log_head.digest, "covered": signed_lines}
+        )
     elif lines:
         show_result(
             Text(
-                f"Signed {pluralize(len(lines), 'line')}; the digest of the last one is "
-                f"{head.digest}."
+                f"Signed {pluralize(len(lines), 'line')}; the digest of the last line is "
+                f"{log_head.digest}."
             )
         )
     else:
         show_result(
             Text(
-                f"All lines are signed already ({pluralize(head.num_lines, 'line')}); the digest "
-                f"of the last one is {head.digest}."
+                f"All lines are signed already ({pluralize(log_head.num_lines, 'line')}); the "
+                f"digest of the last line is {log_head.digest}."
             )
         )

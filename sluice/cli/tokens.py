@@ -87,8 +87,8 @@ def remove(
             if tokens_file.tokens
             else "Check the path of the file.",
         )
-    remaining = {key: entry for key, entry in tokens_file.tokens.items() if key != name}
-    TokenFile(tokens=remaining).write(file)
+    remaining_tokens = {key: entry for key, entry in tokens_file.tokens.items() if key != name}
+    TokenFile(tokens=remaining_tokens).write(file)
     if as_json:
         print_json({"removed": name})
 

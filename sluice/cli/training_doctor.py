@@ -200,30 +200,34 @@ def _search_batch(
 
 
 def _randomness_tables(report: "RandomnessReport") -> Group:
-    sources = Table("source", "status", "detail", box=None, pad_edge=False)
+    source_table = Table("source", "status", "detail", box=None, pad_edge=False)
     for source in report.audit.sources:
         colour = "green" if source.status in ("seeded", "not started") else "yellow"
-        sources.add_row(source.name, f"[{colour}]{source.status}[/{colour}]", escape(source.detail))
-    draws = Table("part", "draws from", box=None, pad_edge=False)
+        source_table.add_row(
+            source.name, f"[{colour}]{source.status}[/{colour}]", escape(source.detail)
+        )
+    draw_table = Table("part", "draws from", box=None, pad_edge=False)
     for draw in report.draws:
-        draws.add_row(draw.operation, escape(", ".join(draw.moved)) or "nothing")
+        draw_table.add_row(draw.operation, escape(", ".join(draw.moved)) or "nothing")
     findings = "\n".join(report.findings) or "Every source of randomness has its own seed."
-    return Group(sources, Text(), draws, Text(), Text(findings))
+    return Group(source_table, Text(), draw_table, Text(), Text(findings))
 
 
 def _batch_table(result: "BatchSizeResult") -> Group:
-    attempts = Table("rows", "fits", "memory", "seconds", "problem", box=None, pad_edge=False)
+    attempt_table = Table("rows", "fits", "memory", "seconds", "problem", box=None, pad_edge=False)
     for attempt in result.attempts:
-        attempts.add_row(
+        attempt_table.add_row(
             f"{attempt.rows:,}",
             "yes" if attempt.fits else "no",
             f"{attempt.peak_bytes / _GIB:.3f} GiB",
             f"{attempt.seconds:.2f}",
             escape(attempt.problem),
         )
-    limit = "memory" if result.bound == "memory" else "--limit-rows or the number of train rows"
+    limit_text = (
+        "memory" if result.bound == "memory" else "--limit-rows or the number of train rows"
+    )
     summary = (
-        f"The largest batch that ran has {result.rows:,} rows, limited by {limit} "
+        f"The largest batch that ran has {result.rows:,} rows, limited by {limit_text} "
         f"(memory limit: {result.memory_bytes / _GIB:.2f} GiB)."
     )
-    return Group(attempts, Text(), Text(summary))
+    return Group(attempt_table, Text(), Text(summary))

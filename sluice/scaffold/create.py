@@ -119,11 +119,11 @@ def _write_pipeline(folder: Path, files: dict[str, str], description: _Descripti
 
 def _describe_table(guess: TableGuess) -> _Description:
     columns = tuple(dict.fromkeys(column.name for column in guess.inputs))
-    order = "in time order" if guess.order.value == "time" else "without a time order"
+    order_text = "in time order" if guess.order.value == "time" else "without a time order"
     return _Description(
         task=str(guess.task.value),
         summary=f"{str(guess.task.value).capitalize()} of '{guess.target}' "
-        f"({guess.task.reason}), {pluralize(guess.num_rows, 'row')} {order}, "
+        f"({guess.task.reason}), {pluralize(guess.num_rows, 'row')} {order_text}, "
         f"{pluralize(len(columns), 'input')}. {_REASONS_NOTE}",
         inputs=columns,
         left_out=tuple((column.name, column.reason) for column in guess.left_out),

@@ -48,11 +48,11 @@ def inspect_images(folder: Path) -> ImageGuess:
             f"got {len(table)}.",
             fix="Provide more images.",
         )
-    undecodable = verify_images(folder, table["path"].tolist())
-    if undecodable:
+    undecodable_images = verify_images(folder, table["path"].tolist())
+    if undecodable_images:
         raise SourceError(
-            f"{len(undecodable)} of {len(table)} images of {folder} cannot be decoded, the first: "
-            f"{undecodable[0].reason}",
+            f"{len(undecodable_images)} of {len(table)} images of {folder} cannot be decoded, the "
+            f"first: {undecodable_images[0].reason}",
             fix="Replace or remove these files.",
         )
     rarest_class = counts.idxmin()

@@ -29,9 +29,9 @@ column must also have more than ``MAX_CATEGORY_VALUES`` distinct values, and be 
 numeric."""
 
 _MIN_NUMBER_SHARE = 0.8
-"""A text column with more than ``MAX_CATEGORY_VALUES`` distinct values counts as numeric if more than
-this share of its values are numbers. The other values then count as markers of missing values, such
-as '?', and the column is left out."""
+"""A text column counts as numeric if more than this share of its values are numbers. The column
+must also have more than ``MAX_CATEGORY_VALUES`` distinct values. Values that are no numbers then
+count as markers of missing values, such as '?', and the column is left out."""
 
 _COPY_CORRELATION = 0.9999
 """A column counts as a copy of the target if their absolute correlation is above this value."""
@@ -198,10 +198,10 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
         chosen_values.sort()
         reason = f"{num_distinct} values"
     else:
-        share = counts.iloc[:MAX_CATEGORY_VALUES].sum() / len(labels)
+        chosen_share = counts.iloc[:MAX_CATEGORY_VALUES].sum() / len(labels)
         reason = (
-            f"the {MAX_CATEGORY_VALUES} most frequent of {num_distinct:,} values, {share:.0%} of "
-            "the rows; the other values have no feature"
+            f"the {MAX_CATEGORY_VALUES} most frequent of {num_distinct:,} values, "
+            f"{chosen_share:.0%} of the rows; the other values have no feature"
         )
     missing_argument = ", missing=True" if num_missing else ""
     if num_missing:

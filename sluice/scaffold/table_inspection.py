@@ -191,7 +191,7 @@ def _guess_task(
             cause="The column is text or an identifier, or its numbers contain a unit.",
             fix="Pass another --target, or convert the column to numbers or fewer classes.",
         )
-    kind = "integers" if is_number else "labels"
+    value_kind = "integers" if is_number else "labels"
     ordered_classes = sorted(counts.index, key=(lambda label: float(label)) if is_number else str)
     rarest_class = counts.index[-1]
     share, num_rows = counts.iloc[-1] / len(values), int(counts.iloc[-1])
@@ -206,7 +206,7 @@ def _guess_task(
         notes.append(
             f"Class {rarest_class!r} has too few rows to be learned or evaluated reliably."
         )
-    reason = f"{len(counts)} distinct {kind}"
+    reason = f"{len(counts)} distinct {value_kind}"
     return (
         Guess(value="classification", reason=reason),
         tuple(map(str, ordered_classes)),

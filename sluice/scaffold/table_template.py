@@ -200,5 +200,5 @@ def test_train_rows_precede_test_rows(raw):
 
 
 def _one_line(text: str) -> str:
-    """Return a text as one line of a comment or docstring, without double quotes and backslashes."""
+    """Return a text on one line, without double quotes and backslashes, for generated code."""
     return " ".join(text.replace("\\", "/").replace('"', "'").split())

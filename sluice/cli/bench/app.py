@@ -114,19 +114,19 @@ def _run_cases(stderr: Console, *, every: int) -> "PocBenchmarkReport":
     from sluice.bench.poc.result import PocBenchmarkReport
     from sluice.bench.poc.runner import run_defects, run_healthy
 
-    defects, healthy = [], []
+    defect_results, healthy_results = [], []
     with Progress(console=stderr, transient=True) as progress:
         bar = progress.add_task("planted defects", total=len(DEFECTS[::every]))
         for defect in run_defects(every=every):
-            defects.append(defect)
+            defect_results.append(defect)
             progress.console.print(defect_line(defect), soft_wrap=True)
             progress.advance(bar)
         bar = progress.add_task("healthy set-ups", total=len(HEALTHY[::every]))
         for setup in run_healthy(every=every):
-            healthy.append(setup)
+            healthy_results.append(setup)
             progress.console.print(healthy_line(setup), soft_wrap=True)
             progress.advance(bar)
-    return PocBenchmarkReport(defects=tuple(defects), healthy=tuple(healthy))
+    return PocBenchmarkReport(defects=tuple(defect_results), healthy=tuple(healthy_results))
 
 
 def measure_speeds() -> Iterator[Speed]:

@@ -197,17 +197,18 @@ def register(app: typer.Typer) -> None:
         if home.registry_key is not None:
             os.environ["SLUICE_REGISTRY_KEY"] = str(home.registry_key)
         host_names = trusted_hosts or []
-        reports = _serve_reports(home, port=port, trusted_hosts=host_names)
+        reports_address = _serve_reports(home, port=port, trusted_hosts=host_names)
         print(
-            f"Sluice starts on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C stops both)",
+            f"Sluice starts on http://127.0.0.1:{port}, reports on {reports_address} "
+            "(Ctrl-C stops both)",
             file=sys.stderr,
             flush=True,
         )
         # Restore the default action of SIGINT. Shell scripts start background processes with SIGINT
         # ignored, and Dagster's child processes would inherit this setting and never stop.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        services = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *host_names]
-        os.execv(sys.executable, [sys.executable, *services])
+        service_arguments = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *host_names]
+        os.execv(sys.executable, [sys.executable, *service_arguments])
 
     @get_doctor_group(app).command()
     def expectations(

@@ -50,20 +50,22 @@ def examine_expectations(
 
 def alarm_tables(report: AlarmReport) -> Group:
     """Return the tables of the report for a terminal."""
-    expectations = Table("table", "expectation", "false alarms", "caught", box=None, pad_edge=False)
+    expectation_table = Table(
+        "table", "expectation", "false alarms", "caught", box=None, pad_edge=False
+    )
     for rates in report.expectations:
-        expectations.add_row(
+        expectation_table.add_row(
             rates.table,
             escape(rates.sentence),
             _format_false_alarms(rates.false_alarms),
             f"{rates.caught:,}",
         )
-    corruptions = Table(
+    corruption_table = Table(
         "planted in", "corruption", "times", "caught", "rejected", "missed", "missed in", box=None,
         pad_edge=False,
     )  # fmt: skip
     for row in report.corruptions:
-        corruptions.add_row(
+        corruption_table.add_row(
             row.planted_in,
             escape(row.corruption),
             f"{row.planted:,}",
@@ -73,13 +75,19 @@ def alarm_tables(report: AlarmReport) -> Group:
             escape(_join_columns(row.missed_in)),
         )
     return Group(
-        Text(_summary(report)), Text(), expectations, Text(), Text(_LEGEND), Text(), corruptions
+        Text(_summary(report)),
+        Text(),
+        expectation_table,
+        Text(),
+        Text(_LEGEND),
+        Text(),
+        corruption_table,
     )
 
 
 def alarm_page(report: AlarmReport) -> str:
     """Return the report as an HTML page."""
-    expectations = [
+    expectation_rows = [
         [
             rates.table,
             html_escape(rates.sentence),
@@ -88,7 +96,7 @@ def alarm_page(report: AlarmReport) -> str:
         ]
         for rates in report.expectations
     ]
-    corruptions = [
+    corruption_rows = [
         [
             row.planted_in,
             html_escape(row.corruption),
@@ -108,7 +116,7 @@ def alarm_page(report: AlarmReport) -> str:
         '<div class="card">',
         table(
             ["table", "expectation", "false alarms", "caught"],
-            expectations,
+            expectation_rows,
             numbers=frozenset({2, 3}),
         ),
         "</div>",
@@ -118,7 +126,7 @@ def alarm_page(report: AlarmReport) -> str:
         table(
             ["planted in", "corruption", "times", "caught", "rejected", "missed", "missed in",
              "best detector"],
-            corruptions,
+            corruption_rows,
             numbers=frozenset({2, 3, 4, 5}),
         ),
         "</div>",
@@ -133,11 +141,13 @@ _LEGEND = (
 
 
 def _summary(report: AlarmReport) -> str:
-    evaluated = [rates for rates in report.expectations if rates.false_alarms is not None]
-    num_with_alarm = sum(rates.false_alarms.count > 0 for rates in evaluated if rates.false_alarms)
+    measured_rates = [rates for rates in report.expectations if rates.false_alarms is not None]
+    num_with_alarm = sum(
+        rates.false_alarms.count > 0 for rates in measured_rates if rates.false_alarms
+    )
     return (
-        f"{num_with_alarm} of {pluralize(len(evaluated), 'expectation')} raised a false alarm on "
-        f"{pluralize(report.num_windows, 'window')} of {report.settings.window_rows} good rows. "
+        f"{num_with_alarm} of {pluralize(len(measured_rates), 'expectation')} raised a false alarm "
+        f"on {pluralize(report.num_windows, 'window')} of {report.settings.window_rows} good rows. "
         f"The windows overlap, so the {report.settings.confidence:.0%} intervals of the false "
         f"alarms count them as {pluralize(report.disjoint_windows, 'disjoint window')}. "
         f"{pluralize(report.refused_windows, 'good window')} "

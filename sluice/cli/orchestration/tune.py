@@ -45,14 +45,14 @@ def with_search(
     if set(scheduler) & {".", ":"}:
         search = search | {"scheduler": {"class": scheduler}}
     settings = pipeline.settings
-    file_search = (settings.search or SearchSettings()).model_dump(mode="python")
-    options = SearchSettings.parse(file_search | search, where="search")
+    search_in_file = (settings.search or SearchSettings()).model_dump(mode="python")
+    options = SearchSettings.parse(search_in_file | search, where="search")
     # Called only for its error if the search space does not fit the pipeline.
     plan_search(pipeline.search.space, options, pipeline.search.trial_settings)
-    file_compute = settings.compute.model_dump(mode="python")
+    compute_in_file = settings.compute.model_dump(mode="python")
     update = {
         "search": options,
-        "compute": ComputeSettings.parse(file_compute | compute, where="compute"),
+        "compute": ComputeSettings.parse(compute_in_file | compute, where="compute"),
     }
     return replace(pipeline, settings=settings.model_copy(update=update))
 

@@ -332,7 +332,7 @@ def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch
         invoke("sign", "--key", str(key), "--json")  # the lines precede the question
     shown = invoke("sign", "--key", str(key), "--yes", "--actor", "ada")
     assert f"promote {MODEL} version 2 from version 1" in " ".join(shown.split())
-    assert "Signed 28 lines; the digest of the last one is" in shown
+    assert "Signed 28 lines; the digest of the last line is" in shown
     assert "No problem found" in invoke("verify", "--key", str(key))
 
     monkeypatch.setenv("SLUICE_REGISTRY_KEY", str(key))
@@ -343,7 +343,7 @@ def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch
     invoke("promote", MODEL, "3", "--reason", "r", "--reinstate")
     monkeypatch.setenv("SLUICE_REGISTRY_KEY", str(key))
     shown = invoke("sign", "--yes")
-    assert "Signed 1 line; the digest of the last one is" in shown
+    assert "Signed 1 line; the digest of the last line is" in shown
     assert "signed already" in invoke("sign")
     assert invoke_json("sign")["covered"] == []
     monkeypatch.delenv("SLUICE_REGISTRY_KEY")
