@@ -1,9 +1,9 @@
 """Rewrites the commands in messages so that the user can run them as printed.
 
 Messages contain commands such as ``sluice run NAME``. As written, a command fails if the program is
-not on the PATH, or if NAME is a pipeline that the user selected by its file. Before a message is
-printed, this module therefore replaces 'sluice' by the path of the program, and NAME by the path of
-the file.
+not on the PATH, or if the user selected the pipeline NAME by its file. Before a message is printed,
+this module therefore replaces 'sluice' by the path of the program, and NAME by the path of the
+file.
 """
 
 import os

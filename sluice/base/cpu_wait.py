@@ -9,8 +9,9 @@ _NS_PER_S = 1e9
 def cpu_wait_s(pid: int | str = "self") -> float:
     """Return how long the main thread of a process was ready to run and had no CPU [s].
 
-    Linux counts this time since the start of the process, including waits for the CPU quota of a
-    container (second number of ``/proc/PID/schedstat``, see the kernel's ``sched-stats.rst``).
+    Linux counts this time since the start of the process, and includes waits for the CPU quota of a
+    container. It is the second number of ``/proc/PID/schedstat`` (see the kernel's
+    ``sched-stats.rst``).
 
     Args:
         pid: Process id, or "self".

@@ -16,8 +16,8 @@ def make_eager(cls: type[_O]) -> type[_O]:
 
     torch decorates some methods of optimizers so that its compiler does not trace them. The
     decorators import the compiler when the first optimizer is created. The import takes a second of
-    CPU time in every training process, three times as long as everything else between ``import
-    torch`` and the first step. The returned class calls the undecorated functions.
+    CPU time in every training process. That is three times as long as everything else between
+    ``import torch`` and the first step. The returned class calls the undecorated functions.
 
     Args:
         cls: An optimizer class of torch.

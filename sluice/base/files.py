@@ -82,7 +82,7 @@ def make_user_temporary_folder(base: Path) -> Path:
         raise StorageError(
             f"{folder} must be a folder that user {os.getuid()} owns, and it is not.",
             cause="Another user of this machine created it first, or it is a file or a link.",
-            fix="Remove it, or set TMPDIR to a folder that you own.",
+            fix=f"Remove {folder}, or set TMPDIR to a folder that you own.",
         )
     return folder
 
@@ -139,7 +139,7 @@ def _stream(path: Path, mode: int) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(temporary_path, path)
         temporary_path = None
-        # Write the folder to the disk, too, so that the new name survives a power failure.
+        # Also write the folder to the disk, so that the new name survives a power failure.
         _sync_folder(path.parent)
     except OSError as error:
         raise storage_error(path, error) from error
@@ -153,8 +153,8 @@ def _stream(path: Path, mode: int) -> Iterator[BinaryIO]:
 def read_regular(path: Path, *, max_bytes: int | None = None) -> bytes:
     """Return the content of a regular file.
 
-    Pipes and devices are rejected, because a read from a pipe would block until its writer closes
-    it, and a read from a device may never end.
+    Pipes and devices are rejected: a read from a pipe blocks until its writer closes the pipe, and
+    a read from a device may never end.
 
     Args:
         path: The file; symbolic links are followed.

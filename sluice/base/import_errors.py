@@ -17,8 +17,8 @@ _MAX_FILES = 2000
 """Maximum number of files in the working folder and its subfolders whose names are compared."""
 
 _MIN_SIMILARITY = 0.8
-"""A module in the working folder is suggested for a missing dependency only if the similarity of
-their names (``difflib``, 0 to 1) is at least this value."""
+"""A module in the working folder is suggested for a missing module only if their names have at
+least this similarity (``difflib``, 0 to 1)."""
 
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
 """Folders of the standard library and of installed packages."""

@@ -67,8 +67,8 @@ def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
         paths: Import paths in the file, 'module:Name'.
 
     Raises:
-        SettingsError: This process already imported a module of the same name from another folder,
-            or a module of the standard library or an installed package has this name.
+        SettingsError: A module of this process, of the standard library, or of an installed package
+            already has the name.
     """
     folder = folder.resolve()
     for path in paths:
@@ -101,9 +101,9 @@ def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
 def _add_working_folder(module_name: str) -> None:
     """Add the working folder to ``sys.path`` unless the module is installed.
 
-    Libraries try to import optional packages. If the working folder were always on the path, a file
-    in it with the name of an optional package would be imported, even for a pipeline that is part
-    of Sluice.
+    Libraries try to import optional packages. If the working folder were always on the path, files
+    in this folder with the names of optional packages would be imported. This would also happen for
+    pipelines that are part of Sluice.
     """
     package = module_name.partition(".")[0]
     _invalidate_caches()

@@ -114,8 +114,8 @@ def restore_rng(state: Mapping[str, Tensor]) -> None:
 def deterministic() -> Iterator[None]:
     """Use deterministic operations, float32 and one thread inside the block.
 
-    A single thread is used because the result of a multi-threaded sum depends on the number of
-    threads, and because other fold runs use the remaining cores. By default, cuDNN rounds the
+    A single thread is used, because the result of a multi-threaded sum depends on the number of
+    threads. Other fold runs use the remaining cores. By default, cuDNN rounds the
     inputs of convolutions and recurrent layers to TF32, with 10 mantissa bits; a model would then
     predict other values on a GPU than on the CPU. The precision is not changed if the program set
     ``torch.backends.fp32_precision`` or a precision of ``torch.backends.cudnn``.

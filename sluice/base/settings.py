@@ -19,8 +19,8 @@ class Settings(BaseModel):
     """Base of every settings class; immutable, rejects unknown keys and implicit conversions.
 
     Raises:
-        SettingsError: A keyword is unknown (the message suggests the nearest one) or missing, or a
-            value is invalid.
+        SettingsError: A keyword is unknown or missing, or a value is invalid. For an unknown
+            keyword, the message suggests the nearest known keyword.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -48,8 +48,8 @@ class Settings(BaseModel):
             where: File or command that the values come from, for the error message.
 
         Raises:
-            SettingsError: A key is unknown (the message suggests the nearest one) or missing, or a
-                value is invalid. The message lists all these keys, and the invalid values.
+            SettingsError: A key is unknown or missing, or a value is invalid. The message lists all
+                these keys and the invalid values, and suggests known keys for unknown keys.
         """
         try:
             return cls.model_validate(values)
@@ -61,7 +61,7 @@ class Settings(BaseModel):
         """Build the settings from JSON, which can also represent dates, paths and tuples.
 
         Raises:
-            SettingsError: As ``parse``.
+            SettingsError: See ``parse``.
         """
         try:
             return cls.model_validate_json(text)
@@ -127,7 +127,8 @@ def _describe_problem(problem: ErrorDetails) -> str:
     validator_error = problem.get("ctx", {}).get("error")
     if isinstance(validator_error, ValueError | AssertionError):
         message = str(validator_error).rstrip(".")
-        # A validator of several keys receives all their values; its message names the invalid keys.
+        # The value is not added to the message of a validator of several keys: such a validator
+        # receives the values of all keys, and its message names the invalid keys.
         is_complete = isinstance(value, dict | BaseModel) or "got " in message
         return f"{message}." if is_complete else f"{message}, got {_format_value(value)}."
     return f"{problem['msg']}, got {_format_value(value)}.{_yaml_number_hint(value)}"

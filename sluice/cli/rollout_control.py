@@ -91,7 +91,7 @@ def status(model: Model, as_json: AsJson = False) -> None:
 
 
 def list_rollouts(model: Model, as_json: AsJson = False) -> None:
-    """List a model's rollouts, oldest first, with their phase and the reason of it."""
+    """List a model's rollouts, oldest first, with phase and reason of the last transition."""
     with open_rollouts() as ledger:
         ids = ledger.rollout_ids(require_model(ledger, model))
         histories = [ledger.rollout_transitions(rollout_id) for rollout_id in ids]

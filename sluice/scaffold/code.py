@@ -39,7 +39,7 @@ def comment(text: str, *, indent: int = 0) -> str:
 
 
 def with_comment(code: str, reason: str, *, indent: int) -> str:
-    """Return a line of code with a comment at its end; above it if the line would be too long."""
+    """Return code with a comment at the end of the line; above the code if it would be too long."""
     line = f"{' ' * indent}{code}  # {' '.join(reason.split())}"
     if len(line) <= _MAX_LINE_CHARS:
         return line

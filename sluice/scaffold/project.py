@@ -40,8 +40,8 @@ class PipelineNames:
         """Return the names of files that ``sluice init`` writes: NAME.yaml, NAME.py, test_NAME.py.
 
         Raises:
-            SettingsError: The name is not an identifier in lower case, or is a keyword of Python,
-                'sluice', or the name of a module of Python's standard library.
+            SettingsError: The name is not an identifier in lower case. Or it is a keyword of
+                Python, 'sluice', or the name of a module of Python's standard library.
         """
         require_name(name)
         if name in sys.stdlib_module_names or name == "sluice":

@@ -104,7 +104,7 @@ def guess_calendar(name: str, column: DateColumn) -> InputGuess:
 def is_target_copy(series: "pd.Series[Any]", target: "pd.Series[Any]") -> bool:
     """Return whether a column is a scaled copy of the target, or has other labels for its classes.
 
-    Such a column reveals the target. Labels are compared only if each label has at least ten rows
+    Such a column reveals the target. Labels are compared only if they have at least ten rows each
     on average.
     """
     is_present = series.notna() & target.notna()
@@ -148,7 +148,7 @@ def _guess_number(series: "pd.Series[Any]", num_missing: int) -> InputGuess:
 
 
 def _is_identifier(values: "pd.Series[Any]", name: str) -> bool:
-    """Return whether distinct integers are consecutive, or the column name is of an identifier."""
+    """Return whether distinct integers are consecutive, or the column has an identifier's name."""
     is_consecutive = values.max() - values.min() + 1 == len(values)
     return bool(is_consecutive or _IDENTIFIER_NAME.search(name))
 

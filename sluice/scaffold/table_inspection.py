@@ -60,7 +60,7 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         SourceError: The file cannot be read.
         SettingsError: The target is not a column; the message lists the columns.
         ContractError: The target is constant, has infinite values, has no value at all or has too
-            many classes; or no column can be an input; or there are too few rows.
+            many classes; no column can be an input; or the table has too few rows.
     """
     rows, source = read_table_file(path)
     _require_target(rows, path, target)
@@ -120,7 +120,7 @@ def _require_target(rows: pd.DataFrame, path: Path, target: str) -> None:
     names = [str(name) for name in rows.columns]
     if target not in names:
         raise SettingsError(
-            f"{path} has no column '{target}'.{suggest_nearest(target, names)} It has: "
+            f"{path} has no column '{target}'.{suggest_nearest(target, names)} Its columns: "
             f"{', '.join(names)}.",
             cause="The target is the name of the column to predict."
             if len(names) > 1
@@ -173,7 +173,7 @@ def _guess_task(
     if is_number and not np.isfinite(values.to_numpy(np.float64)).all():
         raise ContractError(
             f"The target '{series.name}' of {path} must be finite, got infinite values.",
-            fix="Replace them in the file.",
+            fix="Replace these values in the file.",
         )
     is_integer = is_number and bool((values % 1 == 0).all())
     are_classes = is_integer and (
@@ -286,7 +286,7 @@ def _guess_order(
 
 
 def _widen_text(inputs: list[InputGuess]) -> tuple[InputGuess, ...]:
-    """Return the inputs; if all of them are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
+    """Return the inputs; if all inputs are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
     if any(guess.kind != "Text" for guess in inputs):
         return tuple(inputs)
     old_argument, new_argument = f"width={TEXT_WIDTH})", f"width={TEXT_WIDTH_ALONE})"

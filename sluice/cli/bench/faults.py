@@ -48,7 +48,7 @@ def register(group: typer.Typer) -> None:
             typer.Option(
                 "--seeds",
                 help="Comma-separated seeds. Thresholds were chosen on 0,1,2; published results "
-                "use 100,101,102. Healthy programs also run with the two seeds after the highest.",
+                "use 100,101,102. Healthy programs also run with the next two integers as seeds.",
             ),
         ] = "0,1,2",
         baselines: Annotated[

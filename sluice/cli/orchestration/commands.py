@@ -281,7 +281,7 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
 
 
 def _create_home(home: Home) -> Home:
-    """Create the home folder if necessary, and require that it is writable."""
+    """Create the home folder if it is missing, and return ``home`` if the folder is writable."""
     try:
         make_folder(home.root)
     except OSError as error:
