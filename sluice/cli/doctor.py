@@ -59,7 +59,7 @@ class Examination(Record):
     name: str
     healthy: bool
     seen: str = Field(description="Observed state, or the problem.")
-    fix: str = Field("", description="What to do about the problem; empty if there is no problem.")
+    fix: str = Field("", description="What to do about the problem; empty without a problem.")
 
 
 def examine(
@@ -68,7 +68,7 @@ def examine(
     """Run the checks one after the other, and yield the result of each.
 
     Args:
-        home: Home, the folder with all state.
+        home: Paths of the state folder.
         shipped_folder: Folder of the shipped pipelines.
         settings: Limits of the checks.
         user_files: Pipeline files of the user, checked in place of the shipped pipelines.

@@ -74,7 +74,7 @@ def show(
     pipeline: Pipeline,
     name: Name,
     version: Annotated[
-        int | None, typer.Option(min=1, help="Number of the version.", show_default="the newest")
+        int | None, typer.Option(min=1, help="Version number of the suite.", show_default="newest")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -122,8 +122,8 @@ def add(
         bool,
         typer.Option(
             "--hard",
-            help="Use the rows with the highest losses of the production version. Without a "
-            "production version, use the newest version that was trained here.",
+            help="Use the rows with the highest losses of the production version. If no version is in "
+            "production, the losses of the newest version trained here are used.",
         ),
     ] = False,
     revise: Annotated[
@@ -136,7 +136,7 @@ def add(
     if num_sources != 1:
         raise SettingsError(
             f"Exactly one of --query, --file and --hard is required, got {num_sources} of them.",
-            fix="Give exactly one; see sluice suites add --help.",
+            fix="Give exactly one of these options; see sluice suites add --help.",
         )
     settings = _pipeline_settings(pipeline)
     suite = _create_suite(settings, name, query, file)
@@ -155,7 +155,7 @@ def run(
     version: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of the registered version.", show_default="the newest trained here"
+            min=1, help="Number of the registered version.", show_default="newest trained here"
         ),
     ] = None,
     examples: Annotated[
