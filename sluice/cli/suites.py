@@ -122,8 +122,8 @@ def add(
         bool,
         typer.Option(
             "--hard",
-            help="Use the rows with the highest losses of the production version. If no version is in "
-            "production, the losses of the newest version trained here are used.",
+            help="Use the rows with the highest losses of the production version. If no version is "
+            "in production, the newest version that was trained here is used.",
         ),
     ] = False,
     revise: Annotated[

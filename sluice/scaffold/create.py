@@ -71,7 +71,7 @@ def _inspect(data: Path, target: str | None) -> TableGuess | ImageGuess:
     if not data.exists():
         hint = suggest_name(str(data.absolute()))
         raise SourceError(
-            f"The file or folder {data} does not exist.{hint}", fix="Correct the path of the data."
+            f"There is no file or folder {data}.{hint}", fix="Correct the path of the data."
         )
     if data.is_dir():
         if target is not None:
