@@ -206,7 +206,7 @@ def _randomness_tables(report: "RandomnessReport") -> Group:
         source_table.add_row(
             source.name, f"[{colour}]{source.status}[/{colour}]", escape(source.detail)
         )
-    draw_table = Table("part", "draws from", box=None, pad_edge=False)
+    draw_table = Table("operation", "draws from", box=None, pad_edge=False)
     for draw in report.draws:
         draw_table.add_row(draw.operation, escape(", ".join(draw.moved)) or "nothing")
     findings = "\n".join(report.findings) or "Every source of randomness has its own seed."
@@ -214,7 +214,9 @@ def _randomness_tables(report: "RandomnessReport") -> Group:
 
 
 def _batch_table(result: "BatchSizeResult") -> Group:
-    attempt_table = Table("rows", "fits", "memory", "seconds", "problem", box=None, pad_edge=False)
+    attempt_table = Table(
+        "rows", "fits", "peak memory", "seconds", "problem", box=None, pad_edge=False
+    )
     for attempt in result.attempts:
         attempt_table.add_row(
             f"{attempt.rows:,}",

@@ -141,7 +141,7 @@ def test_removal_from_a_missing_file_is_refused(
     path = tmp_path / "tokens.json"
 
     assert run_command(["tokens", "remove", "shop", "--file", str(path)]) == 2
-    assert "it has none.\ndo:    Check the path of the file." in capsys.readouterr().err
+    assert "Its tokens: none.\ndo:    Check the path of the file." in capsys.readouterr().err
     assert not path.exists()
 
 
