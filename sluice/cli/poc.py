@@ -35,8 +35,8 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(
                 "--log",
-                help="Validate this event log instead of running the gate. A log whose last line "
-                "is torn, or whose run did not end, may be valid, but is incomplete.",
+                help="Validate this event log instead of running the POC gate. A log whose last "
+                "line is torn, or whose run did not end, may be valid, but is incomplete.",
                 show_default=False,
             ),
         ] = None,

@@ -132,8 +132,8 @@ def _run_cases(stderr: Console, *, every: int) -> "PocBenchmarkReport":
 def measure_speeds() -> Iterator[Speed]:
     """Measure the POC gate on the default pipeline, and data functions on large random data.
 
-    The gate runs twice at each level. Only the second run counts, because the first run fills the
-    disk cache.
+    The POC gate runs twice at each level. Only the second run counts, because the first run fills
+    the disk cache.
     """
     yield from _gate_speeds()
     yield _feature_speed()
@@ -155,11 +155,11 @@ def _gate_speeds() -> Iterator[Speed]:
             if result["check_id"] != WHOLE_GATE_CHECK_ID
         )
         yield Speed(
-            name=f"all checks of the {level} gate", value=checks_s, unit="s", target=target_s
+            name=f"all checks of the {level} POC gate", value=checks_s, unit="s", target=target_s
         )
         if level == "full":
             yield Speed(
-                name="sluice poc with the full gate, including imports",
+                name="sluice poc with the full POC gate, including imports",
                 value=command_s,
                 unit="s",
                 target=25.0,

@@ -43,7 +43,7 @@ def register(group: typer.Typer) -> None:
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Measure false promotions and power of the gate in simulations, compared with naive tests.
+        """Measure false promotions and power of the promotion gate, compared with naive tests.
 
         The exit code is 1 if a rate is significantly worse than its target. Speeds do not affect
         the exit code, because speeds depend on the machine.

@@ -120,7 +120,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Search for better settings with Ray Tune, on rows outside the test sets.
 
-        The gates before the training are passed first. An interrupted search resumes with the same
+        The gates before a training must pass first. An interrupted search resumes with the same
         decisions. Exit code 1 when a gate did not pass or the search failed.
 
         Example: sluice tune sp500_volatility --trials 50 --scheduler asha
