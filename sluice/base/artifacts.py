@@ -1,4 +1,4 @@
-"""Stores files under the SHA-256 of their content, and verifies it on every read."""
+"""Stores files under the SHA-256 of their content, and verifies the content on every read."""
 
 import re
 from pathlib import Path
@@ -36,7 +36,7 @@ class ArtifactStore:
             raise ContractError(
                 "The name of an artifact must be 64 lower-case hexadecimal digits, got "
                 f"{digest[:80]!r}.",
-                fix="Pass the digest that put returned.",
+                fix="Pass a digest that put() returned.",
             )
         return self._root / digest[:2] / digest
 
@@ -66,19 +66,19 @@ class ArtifactStore:
         except FileNotFoundError:
             raise IntegrityError(
                 f"Artifact {digest} is required and missing at {path}.",
-                fix="Restore it from a backup, or run the pipeline again to recreate it.",
+                fix="Restore the file from a backup, or recreate it: run the pipeline again.",
             ) from None
         except OSError as error:
             raise StorageError(
                 f"Artifact {path} cannot be read ({error.strerror or error}).",
-                fix="Make it readable for this user and check the disk, then run again.",
+                fix="Make the file readable for this user and check the disk, then run again.",
             ) from error
         if digest_bytes(content) != digest:
             raise IntegrityError(
                 f"The content of artifact {path} does not match its name "
                 f"(SHA-256 {digest_bytes(content)[:12]}, required {digest[:12]}).",
                 cause="The file was changed or damaged after it was written.",
-                fix="Restore it from a backup, or run the pipeline again to recreate it.",
+                fix="Restore the file from a backup, or recreate it: run the pipeline again.",
             )
         return content
 

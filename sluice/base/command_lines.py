@@ -1,9 +1,9 @@
 """Rewrites the commands in messages so that the user can run them as printed.
 
-Messages contain commands such as ``sluice run NAME``. As written, such a command fails if the
-program is not on the PATH, or if NAME is a pipeline that the user selected by its file. Before a
-message is printed, this module therefore replaces 'sluice' by the path of the program, and NAME by
-the path of the file.
+Messages contain commands such as ``sluice run NAME``. As written, a command fails if the program is
+not on the PATH, or if the user selected the pipeline NAME by its file. Before a message is printed,
+this module therefore replaces 'sluice' by the path of the program, and NAME by the path of the
+file.
 """
 
 import os
@@ -62,28 +62,29 @@ def program_name(started_as: str, *, cwd: Path, path: str | None) -> str:
 
     Returns:
         'PYTHON -m sluice', with the path of the interpreter, if the program was started with
-        'python -m'. The path of the program if it was started as a file 'sluice' that is not the
-        one on the PATH. 'sluice' in all other cases. A path inside the working folder is relative.
+        'python -m'. The path of the program, if it was started from a file 'sluice' other than the
+        file on the PATH. 'sluice' in all other cases. A path inside the working folder is relative.
     """
     program_path = Path(started_as)
     if program_path.name == "__main__.py":
         return f"{_relative_path(Path(sys.executable), cwd)} -m sluice"
     if program_path.name != "sluice":
         return "sluice"
-    on_path = shutil.which("sluice", path=path)
-    if on_path is not None and os.path.realpath(on_path) == os.path.realpath(cwd / program_path):
+    file_on_path = shutil.which("sluice", path=path)
+    started_file = os.path.realpath(cwd / program_path)
+    if file_on_path is not None and os.path.realpath(file_on_path) == started_file:
         return "sluice"
     return _relative_path(program_path, cwd)
 
 
 def _relative_path(file: Path, cwd: Path) -> str:
-    """Return the path relative to the working folder if it is inside; otherwise absolute."""
+    """Return the path of a file: relative if it is in the working folder, otherwise absolute."""
     file = Path(os.path.abspath(cwd / file))
     return str(file.relative_to(cwd)) if file.is_relative_to(cwd) else str(file)
 
 
 def _pipeline_files(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the name and file of each pipeline whose file is among the arguments."""
+    """Return the name and the file of each pipeline whose file is among the arguments."""
     pipelines = []
     for argument in arguments:
         if not argument.endswith((".yaml", ".yml")):

@@ -5,7 +5,7 @@ import os
 
 
 def current_user() -> str:
-    """Return the name of the operating system's user, or the user id when it has no name."""
+    """Return the name of the operating system's user, or 'uid ID' if the user has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run under a user id without an entry

@@ -1,10 +1,10 @@
-"""Compares two nested dictionaries and returns the path of each value that differs."""
+"""Compares two nested dictionaries, and returns path and values of each difference."""
 
 from collections.abc import Iterator
 from typing import Any
 
 
-def format_differences(old_data: Any, new_data: Any) -> list[str]:
+def format_differences(old_tree: Any, new_tree: Any) -> list[str]:
     """Return 'path was X, now Y' for every differing value, sorted by path.
 
     >>> format_differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}})
@@ -12,7 +12,7 @@ def format_differences(old_data: Any, new_data: Any) -> list[str]:
     """
     return [
         f"{path} was {old!r}, now {new!r}"
-        for path, old, new in iter_differences(old_data, new_data)
+        for path, old, new in iter_differences(old_tree, new_tree)
     ]
 
 

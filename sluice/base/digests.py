@@ -1,9 +1,7 @@
 """Computes content digests, which are equal for equal content on every machine.
 
-A digest also does not depend on the versions of Python and the libraries.
-
-Every digest is the SHA-256 of the content in a canonical byte form, written as 64 lower-case
-hexadecimal digits.
+A digest does not depend on the versions of Python and of libraries. Every digest is the SHA-256 of
+the content in a canonical byte form, written as 64 lower-case hexadecimal digits.
 """
 
 import hashlib
@@ -26,7 +24,7 @@ def digest_bytes(content: bytes) -> str:
 
 
 def digest_json(value: Any) -> str:
-    """Return the digest of plain JSON data, independent of the order of keys.
+    """Return the digest of plain JSON data; the order of keys does not change it.
 
     >>> digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})
     True
@@ -38,8 +36,7 @@ def digest_json(value: Any) -> str:
 def digest_frame(frame: "pd.DataFrame") -> str:
     """Return the digest of a table: index, column order, dtypes and values.
 
-    The digest does not depend on the file format, so that a new version of the Parquet writer does
-    not change it.
+    It does not depend on a file format, so a new version of a Parquet writer does not change it.
     """
     sha = hashlib.sha256()
     index = (str(frame.index.name), frame.index.to_series())
@@ -61,8 +58,8 @@ def short(digest: str) -> str:
 
 
 def _column_bytes(series: "pd.Series[Any]") -> bytes:
-    """Return the values in canonical form: little-endian numbers, times in ns, others as JSON."""
-    # Imported here: pandas takes half a second, and most users of this module digest no table.
+    """Return the values in canonical form: little-endian numbers, times in ns, or texts as JSON."""
+    # Imported here, because pandas takes half a second and few users of this module digest tables.
     import numpy as np
     import pandas as pd
 
@@ -70,6 +67,6 @@ def _column_bytes(series: "pd.Series[Any]") -> bytes:
     if values.dtype.kind in "fiub":
         return np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<")).tobytes()
     if values.dtype.kind in "mM":
-        unit = "datetime64[ns]" if values.dtype.kind == "M" else "timedelta64[ns]"
-        return values.astype(unit).astype("<i8").tobytes()
-    return json.dumps([None if pd.isna(v) else str(v) for v in values]).encode()
+        dtype_name = "datetime64[ns]" if values.dtype.kind == "M" else "timedelta64[ns]"
+        return values.astype(dtype_name).astype("<i8").tobytes()
+    return json.dumps([None if pd.isna(value) else str(value) for value in values]).encode()

@@ -14,16 +14,16 @@ _DECORATED_METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_
 def make_eager(cls: type[_O]) -> type[_O]:
     """Return ``cls`` with the same operations, bits and hooks, without torch's compiler decorators.
 
-    torch decorates these methods so that its compiler does not trace them. The decorators import
-    the compiler when the first optimizer is created. That takes a second of CPU time in every
-    process that trains, three times as long as everything else between ``import torch`` and the
-    first step. The returned class calls the undecorated functions.
+    torch decorates some methods of optimizers so that its compiler does not trace them. The
+    decorators import the compiler when the first optimizer is created. The import takes a second of
+    CPU time in every training process. That is three times as long as everything else between
+    ``import torch`` and the first step. The returned class calls the undecorated functions.
 
     Args:
         cls: An optimizer class of torch.
 
     Assumes:
-        The optimizer is not used inside ``torch.compile``, which would trace these methods.
+        The optimizer is not used inside ``torch.compile``, which would trace the methods.
     """
     methods = {name: _undecorated(cls, name) for name in _DECORATED_METHODS}
     methods["step"] = torch.no_grad()(_undecorated(cls, "step"))

@@ -16,12 +16,12 @@ _MAX_MESSAGE_CHARS = 300
 _ENGINE_PACKAGES = frozenset(
     {"torch", "numpy", "pandas", "scipy", "importlib", "runpy", "threading"}
 )
-"""Packages whose lines are not reported, because they only call the user's code or are called by
-it."""
+"""Packages whose lines are not reported, because these packages only call the user's code, or are
+called by the user's code."""
 
 
-_SHIPPED_WORKLOADS = ("sluice.workloads.", "sluice.bench.poc.")
-"""Modules of Sluice that count as user code, because they are examples of it."""
+_USER_CODE_PREFIXES = ("sluice.workloads.", "sluice.bench.poc.")
+"""Prefixes of the modules of Sluice that count as user code, because they contain workloads."""
 
 
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
@@ -40,7 +40,7 @@ def is_sluice_defect(error: BaseException) -> bool:
     """Return whether an exception is a defect of Sluice, and not of the user's code.
 
     The innermost line of user code or of Sluice's code on the stack decides. Three kinds of
-    exceptions belong to the user's code although its lines may not be on the stack: a call with
+    exceptions count as errors of user code even if the stack has no line of user code: a call with
     arguments that the user's function does not accept, an exception inside a layer of torch, and
     an exception in the backward pass.
     """
@@ -56,7 +56,7 @@ def is_sluice_defect(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the class of the exception and its message on one line; a long message is cut."""
+    """Return the class and the message of an exception on one line; a long message is cut."""
     message = one_line_message(error)
     class_name = type(error).__name__
     if not message:
@@ -69,7 +69,7 @@ def one_line_message(error: BaseException) -> str:
     """Return the message of an exception on one line; empty if its ``__str__`` fails."""
     try:
         text = str(error)
-    except Exception:  # __str__ of a class of the user may fail
+    except Exception:  # __str__ of a user's class may fail
         return ""
     return escape_unprintable(" ".join(text[: 20 * _MAX_MESSAGE_CHARS].split()))
 
@@ -77,45 +77,48 @@ def one_line_message(error: BaseException) -> str:
 def locate_error(error: BaseException, *, is_defect: bool = False) -> str:
     """Return "at file:line in function" for the line that explains the exception best.
 
-    This is the innermost line of the user's code on the stack. If the stack has none, it is the
-    innermost line of Sluice, or otherwise of a library.
+    It is the innermost line of the user's code on the stack; without user code, the innermost line
+    of Sluice; without both, the innermost line of a library.
 
     Args:
         error: The exception.
         is_defect: Prefer the innermost line of Sluice, because the exception is a defect of Sluice.
     """
-    lines = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    return _innermost_place(reversed(lines), preferred="sluice" if is_defect else "user")
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return _innermost_location(reversed(frames), preferred="sluice" if is_defect else "user")
 
 
 def locate_running_code(frame: FrameType | None) -> str:
-    """Return "at file:line in function" of the user's innermost line that is running now."""
-    return _innermost_place(traceback.walk_stack(frame))
+    """Return "at file:line in function" for the innermost running line of user code.
+
+    Without user code in the frames, the same rules apply as for ``locate_error``.
+    """
+    return _innermost_location(traceback.walk_stack(frame))
 
 
-def _innermost_place(
+def _innermost_location(
     frames_innermost_first: Iterable[tuple[FrameType, int]],
     preferred: Literal["user", "sluice"] = "user",
 ) -> str:
-    """Return the innermost line of the ``preferred`` owner, or else of the next owner in order.
+    """Return the innermost line of the first owner that has a line in the frames.
 
-    The order is the user, Sluice, a library.
+    The order is the ``preferred`` owner, the user, Sluice, a library.
     """
-    place_by_owner: dict[str, str] = {}
+    location_by_owner: dict[str, str] = {}
     for frame, line in frames_innermost_first:
         location = f"at {frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}"
-        place_by_owner.setdefault(_code_owner(frame), location)
+        location_by_owner.setdefault(_code_owner(frame), location)
     for owner in (preferred, "user", "sluice", "library"):
-        if owner in place_by_owner:
-            return place_by_owner[owner]
-    return "at an unknown place"
+        if owner in location_by_owner:
+            return location_by_owner[owner]
+    return "at an unknown location"
 
 
 def _code_owner(frame: FrameType) -> Literal["user", "library", "sluice", "engine"]:
     """Return who owns the code of a frame; 'engine' for packages whose lines are not reported."""
     module = str(frame.f_globals.get("__name__", ""))
     package = module.partition(".")[0]
-    if module.startswith(_SHIPPED_WORKLOADS):
+    if module.startswith(_USER_CODE_PREFIXES):
         return "user"
     if package == "sluice":
         return "sluice"

@@ -13,10 +13,10 @@ SluiceError
 |-- GateBlocked              a gate failed, or its evidence is missing
 |   |-- ApprovalMissing      a promotion waits for a person's approval
 |   |-- PromotionConflict    another process moved the production pointer first
-|   `-- RolloutConflict      another rollout is active, or this one was changed concurrently
+|   `-- RolloutConflict      another rollout is active, or the rollout was changed concurrently
 |-- TrainingFailed           a fold run ended without a usable model
 |   |-- RankLost             a process of a distributed training ended or does not respond
-|   `-- TrialFailed          a trial of a search failed, and Ray Tune gave it up
+|   `-- TrialFailed          a trial of a search failed, and Ray Tune does not retry it
 |-- OutOfMemory              an allocator rejected a request of a training or an evaluation
 |-- SearchFailed             no trial of a search ended with a finite loss
 |-- UnknownVersion           the registry has no such version
@@ -44,7 +44,7 @@ EXIT_INTERNAL_ERROR = 3
 """Exit code after an error inside Sluice."""
 
 EXIT_INTERRUPTED = 130
-"""Exit code after Ctrl-C, by convention of the shell: 128 plus the number of SIGINT."""
+"""Exit code after Ctrl-C, by convention of the shell: 128 plus the signal number of SIGINT."""
 
 
 def escape_unprintable(text: str) -> str:
@@ -68,8 +68,8 @@ class SluiceError(Exception):
     exit_code: ClassVar[int] = EXIT_INTERNAL_ERROR
 
     def __init__(self, what: str, *, fix: str, cause: str = "") -> None:
-        # A message may contain credentials, as a part of a URL or of a server's response, and it
-        # is logged and stored.
+        # Credentials are masked, because messages are logged and stored, and may contain a URL or a
+        # server's response.
         self.what, self.fix, self.cause = (
             redact(escape_unprintable(text)) for text in (what, fix, cause)
         )
@@ -79,7 +79,7 @@ class SluiceError(Exception):
         return " ".join(part for part in (self.what, self.cause, self.fix) if part)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors are pickled to pass them between processes; by default pickling loses keyword-only
+        # Errors are pickled to pass them between processes. The default pickling loses keyword-only
         # arguments.
         return _rebuild_error, (type(self), self.what, self.fix, self.cause)
 
@@ -124,7 +124,7 @@ class RegistryInconsistent(IntegrityError):
     """The registry is inconsistent about a version that is about to be used."""
 
     num_findings: int = 1
-    """Number of inconsistencies found; the message names the first."""
+    """Number of inconsistencies; the message names only the first."""
 
 
 class SamplesRefused(StorageError):
@@ -132,7 +132,7 @@ class SamplesRefused(StorageError):
 
 
 class GateBlocked(SluiceError):
-    """A gate failed, or the evidence it requires is missing."""
+    """A gate failed, or the evidence that it requires is missing."""
 
     exit_code = EXIT_GATE_BLOCKED
 
@@ -146,7 +146,7 @@ class PromotionConflict(GateBlocked):
 
 
 class RolloutConflict(GateBlocked):
-    """Another rollout of the model is active, or this one was changed concurrently."""
+    """Another rollout of the model is active, or the rollout was changed concurrently."""
 
 
 class TrainingFailed(SluiceError):
@@ -160,14 +160,14 @@ class RankLost(TrainingFailed):
 
 
 class TrialFailed(TrainingFailed):
-    """A trial of a search failed, and Ray Tune gave it up.
+    """A trial of a search failed, and Ray Tune does not retry it.
 
     Args:
-        what: As ``SluiceError``.
-        fix: As ``SluiceError``.
+        what: See ``SluiceError``.
+        fix: See ``SluiceError``.
         number: Number of the trial in its study.
         config: Configuration of the trial.
-        error: Exception raised by the trial, as received from Ray; None if Ray lost it.
+        error: Exception that the trial raised, as received from Ray; None if Ray lost it.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Reports which extra of Sluice a missing package belongs to.
 
-The plain installation contains what the POC gate, the training tracer and the promotion gate
-import. Everything else belongs to an extra, such as ``sluice-mlops[pipeline]``.
+An installation without extras contains what the POC gate, the training tracer and the promotion
+gate import. All other packages belong to an extra, such as ``sluice-mlops[pipeline]``.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ EXTRAS = {
     "searchers": ("hyperopt",),
 }
 """Modules that each extra provides, by the name of the extra. The extra ``pipeline`` also provides
-the modules of the extras before it."""
+the modules of the extras above it."""
 
-_FILESYSTEMS = {"s3": "s3fs", "s3a": "s3fs"}
-"""Package that fsspec needs to open a URL, by the scheme of the URL. An extra provides it."""
+_FILESYSTEM_PACKAGES = {"s3": "s3fs", "s3a": "s3fs"}
+"""Package that fsspec needs to open a URL, by URL scheme. Each package belongs to an extra."""
 
-_EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+_EXTRA_BY_MODULE = {module: extra for extra, modules in EXTRAS.items() for module in modules}
 
 
 @contextlib.contextmanager
@@ -61,19 +61,18 @@ def missing_extra_error(error: ModuleNotFoundError, what: str) -> SettingsError 
         what: What requires the package, for the message.
     """
     package = (error.name or "").partition(".")[0]
-    extra = _EXTRA_OF.get(package)
+    extra = _EXTRA_BY_MODULE.get(package)
     if extra is None or importlib.util.find_spec(package) is not None:
         return None
     return SettingsError(
         f"{what} requires the package {package}, which is not installed.",
-        cause=f"{package} belongs to the extra '{extra}', which a plain installation does not "
-        "contain.",
+        cause=f"{package} belongs to the extra '{extra}', which this installation lacks.",
         fix=_install_advice(extra),
     )
 
 
 def missing_filesystem_advice(url: str) -> str:
-    """Return how to install the package that fsspec needs for a URL; '' if it is not missing.
+    """Return how to install the package that fsspec needs for a URL; '' if no package is missing.
 
     >>> missing_filesystem_advice("file:///data/rows.csv")
     ''
@@ -82,12 +81,12 @@ def missing_filesystem_advice(url: str) -> str:
         url: URL of a file or folder, possibly a chain such as 'filecache::s3://bucket/name'.
     """
     scheme = url.partition("://")[0].rpartition("::")[2]
-    package = _FILESYSTEMS.get(scheme)
+    package = _FILESYSTEM_PACKAGES.get(scheme)
     if package is None or importlib.util.find_spec(package) is not None:
         return ""
-    extra = _EXTRA_OF[package]
+    extra = _EXTRA_BY_MODULE[package]
     return f"URLs with {scheme}:// require the package {package}. {_install_advice(extra)}"
 
 
 def _install_advice(extra: str) -> str:
-    return f"Install Sluice with the extra '{extra}'; in its checkout: pip install '.[{extra}]'"
+    return f"Install Sluice with the extra '{extra}'. In a checkout: pip install '.[{extra}]'"

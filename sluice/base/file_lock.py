@@ -1,4 +1,4 @@
-"""Locks between processes of one machine; the system releases them when a process ends."""
+"""Locks between processes of one machine. The system releases the locks of an ended process."""
 
 import contextlib
 import fcntl

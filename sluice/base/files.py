@@ -26,7 +26,7 @@ PRIVATE_FILE_MODE = 0o600
 """Permissions of a file that only its owner may read and write."""
 
 _PUBLIC_FILE_MODE = 0o666
-"""Permissions with which other files are created, before the user's umask removes some of them."""
+"""Permissions of a file that is not private, before the user's umask removes some of them."""
 
 _private_folders: set[Path] = set()
 """Folders that ``make_folder`` creates with owner-only permissions in this process."""
@@ -52,7 +52,7 @@ def make_folder(folder: Path) -> None:
     for path in [*missing_parents, folder]:
         if path in _private_folders and not path.exists():
             with contextlib.suppress(FileExistsError):  # another process created it first
-                path.mkdir(mode=PRIVATE_FOLDER_MODE)  # at no time can other users read it
+                path.mkdir(mode=PRIVATE_FOLDER_MODE)  # other users can never read the folder
                 path.chmod(PRIVATE_FOLDER_MODE)  # in case the umask removed the owner's permissions
         else:
             path.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ def make_user_temporary_folder(base: Path) -> Path:
         base: World-writable folder, such as /tmp.
 
     Raises:
-        StorageError: Another user owns a folder or link of that name, or the folder cannot be
+        StorageError: The path exists and is not a folder of this user, or the folder cannot be
             created.
     """
     folder = base / f"sluice-{os.getuid()}"
@@ -81,8 +81,8 @@ def make_user_temporary_folder(base: Path) -> Path:
     if not is_own:
         raise StorageError(
             f"{folder} must be a folder that user {os.getuid()} owns, and it is not.",
-            cause="Another user of this machine created it first.",
-            fix="Remove it, or set TMPDIR to a folder that you own.",
+            cause="Another user of this machine created it first, or it is a file or a link.",
+            fix=f"Remove {folder}, or set TMPDIR to a folder that you own.",
         )
     return folder
 
@@ -97,7 +97,7 @@ def write_secret(path: Path, content: bytes) -> None:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path`` atomically: a reader sees all of it or none of it.
+    """Write ``content`` to ``path`` atomically: a reader sees all of the content or none of it.
 
     Raises:
         StorageError: The folder is not writable or the disk is full. No partial file is left.
@@ -107,9 +107,9 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def stream_atomic(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing in parts; it gets its name when the block ends without an error.
+    """Open a temporary file for writing; rename it to ``path`` if the block ends without an error.
 
-    A reader sees all of it or none of it. The open file is readable and seekable.
+    A reader sees all of the content or none of it. The open file is readable and seekable.
 
     Raises:
         StorageError: The folder is not writable or the disk is full. No partial file is left.
@@ -125,34 +125,36 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 @contextlib.contextmanager
 def _stream(path: Path, mode: int) -> Iterator[BinaryIO]:
-    temporary: Path | None = None
+    temporary_path: Path | None = None
     try:
         make_folder(path.parent)
-        # The tempfile module would create a file that other users cannot read, but the folder may
-        # be shared with them.
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        with open(temporary, "x+b", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        # Not created with the tempfile module, because other users could not read the file, even in
+        # a shared folder.
+        temporary_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        with open(
+            temporary_path, "x+b", opener=lambda name, flags: os.open(name, flags, mode)
+        ) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-        temporary = None
-        # The new name survives a power failure, as the content does after fsync.
+        os.replace(temporary_path, path)
+        temporary_path = None
+        # Also write the folder to the disk, so that the new name survives a power failure.
         _sync_folder(path.parent)
     except OSError as error:
         raise storage_error(path, error) from error
     finally:
         # Also runs on Ctrl-C, so that no partial file is left.
-        if temporary is not None:
+        if temporary_path is not None:
             with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
+                temporary_path.unlink()
 
 
 def read_regular(path: Path, *, max_bytes: int | None = None) -> bytes:
     """Return the content of a regular file.
 
-    Pipes and devices are rejected, because a read from a pipe would block until its writer closes
-    it, and a read from a device may never end.
+    Pipes and devices are rejected: a read from a pipe blocks until its writer closes the pipe, and
+    a read from a device may never end.
 
     Args:
         path: The file; symbolic links are followed.
@@ -163,19 +165,20 @@ def read_regular(path: Path, *, max_bytes: int | None = None) -> bytes:
         OSError: The file cannot be read, is a pipe, a socket, a device or a folder, or is too
             large.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # no wait for a pipe
+    # With O_NONBLOCK, the opening of a pipe does not wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        file_stat = os.fstat(handle)
+        file_stat = os.fstat(descriptor)
         if not stat.S_ISREG(file_stat.st_mode):
             raise OSError(errno.EINVAL, "it is a pipe, a device or a folder, not a regular file")
         if max_bytes is not None and file_stat.st_size > max_bytes:
             raise OSError(
                 errno.EFBIG, f"it has {file_stat.st_size:,} bytes, the maximum is {max_bytes:,}"
             )
-        with open(handle, "rb", closefd=False) as file:
+        with open(descriptor, "rb", closefd=False) as file:
             return file.read()
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def write_new(path: Path, content: bytes) -> bool:
@@ -186,27 +189,27 @@ def write_new(path: Path, content: bytes) -> bool:
     Raises:
         StorageError: As ``write_atomic``.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    write_atomic(temporary, content)
+    temporary_path = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    write_atomic(temporary_path, content)
     try:
-        os.link(temporary, path)
+        os.link(temporary_path, path)
         _sync_folder(path.parent)
     except FileExistsError:
         return False
     except OSError as error:
         raise storage_error(path, error) from error
     finally:
-        temporary.unlink()
+        temporary_path.unlink()
     return True
 
 
 def _sync_folder(folder: Path) -> None:
     """Write the names of a folder's files to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def disk_full_error(path: Path, *, reason: str) -> StorageError:
@@ -226,17 +229,17 @@ def disk_full_error(path: Path, *, reason: str) -> StorageError:
 
 def free_bytes(path: Path) -> int:
     """Return the free space on the disk of a path, which need not exist [bytes]."""
-    existing = path.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    return shutil.disk_usage(existing).free
+    existing_path = path.absolute()
+    while not existing_path.exists():
+        existing_path = existing_path.parent
+    return shutil.disk_usage(existing_path).free
 
 
 def read_error(path: Path, error: OSError) -> StorageError:
     """Convert an error of the operating system while reading ``path`` to a ``StorageError``."""
     return StorageError(
         f"Cannot read {path} ({error.strerror or error}).",
-        fix="Make it readable for this user and check the disk, then run again.",
+        fix="Make the file readable for this user and check the disk, then run again.",
     )
 
 
@@ -249,7 +252,7 @@ def storage_error(path: Path, error: OSError) -> StorageError:
             f"Cannot write {path} ({error.strerror}).",
             fix="Make the folder writable, or point SLUICE_HOME at a writable folder.",
         )
-    if error.errno == errno.ENOENT:  # although its folder was just created, such as in /proc
+    if error.errno == errno.ENOENT:  # the folder was just created, but cannot contain files
         return StorageError(
             f"Cannot write {path} ({error.strerror}).",
             cause="The folder cannot contain files (such as /proc), or it was just removed.",

@@ -28,7 +28,7 @@ class Home:
     def from_environment(cls, environ: Mapping[str, str], *, cwd: Path) -> "Home":
         """Read ``SLUICE_HOME``, ``SLUICE_REGISTRY_URL`` and ``SLUICE_REGISTRY_KEY``.
 
-        The folder is not created here; the first write creates it with permissions 0700.
+        This method does not create the folder. The first write creates it with permissions 0700.
 
         Raises:
             SettingsError: ``SLUICE_HOME`` is a URL.
@@ -86,17 +86,17 @@ class Home:
 
     @property
     def gates(self) -> Path:
-        """Event logs of POC gates."""
+        """Event logs of runs of the POC gate."""
         return self.root / "gates"
 
     @property
     def suites(self) -> Path:
-        """Index of the regression suites: one folder per pipeline; the rows are artifacts."""
+        """Index of the regression suites: one folder per pipeline. The rows are artifacts."""
         return self.root / "suites"
 
     @property
     def generated(self) -> Path:
-        """Files that the pipelines of Sluice generate as their data."""
+        """Data files that shipped pipelines generate."""
         return self.root / "generated"
 
     @property

@@ -14,11 +14,11 @@ _MAX_MESSAGE_CHARS = 300
 """Maximum length of the exception's message in the error [characters]."""
 
 _MAX_FILES = 2000
-"""Maximum number of files in the current folder that are searched for a similar name."""
+"""Maximum number of files in the working folder and its subfolders whose names are compared."""
 
 _MIN_SIMILARITY = 0.8
-"""Minimum similarity to the name of a missing dependency (``difflib``, 0 to 1) at which a module in
-the current folder is suggested. Less similar modules would be wrong suggestions."""
+"""A module in the working folder is suggested for a missing module only if their names have at
+least this similarity (``difflib``, 0 to 1)."""
 
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
 """Folders of the standard library and of installed packages."""
@@ -30,9 +30,9 @@ def explain_import_error(
     """Return the error for a module that cannot be imported.
 
     Args:
-        error: Exception raised by the import.
-        path: Import path given by the user, 'module:Name'.
-        module_name: Module in that path.
+        error: Exception that the import raised.
+        path: Import path from the user, 'module:Name'.
+        module_name: The module of this path.
         what: Purpose of the object, for the message ("workload", "architecture").
     """
     prefix = f"The {what} '{path}' cannot be imported: "
@@ -42,9 +42,11 @@ def explain_import_error(
             return _module_not_found_error(path, module_name, error.name, what)
         return _missing_dependency_error(prefix, location, error.name)
     if isinstance(error, SyntaxError) and error.filename:
-        where = _format_line(error.filename, error.lineno or 1)
-        line = f" in '{error.text.strip()[:80]}'" if error.text else ""
-        return SettingsError(f"{prefix}{where}: {error.msg}{line}.", fix=f"Correct {where}.")
+        location = _format_line(error.filename, error.lineno or 1)
+        code_text = f" in '{error.text.strip()[:80]}'" if error.text else ""
+        return SettingsError(
+            f"{prefix}{location}: {error.msg}{code_text}.", fix=f"Correct {location}."
+        )
     if isinstance(error, SystemExit):
         return SettingsError(
             f"{prefix}{location or 'the module'} exits the process at import.",
@@ -67,38 +69,38 @@ def _module_not_found_error(
     similar_module = _find_similar(module_name)
     suggestion = f" Did you mean '{similar_module}:{name}'?" if similar_module else ""
     package, dot, _ = module_name.partition(".")
-    start = f"in the folder that contains {package}/" if dot else f"in the folder of {package}.py"
+    folder_text = f"the folder that contains {package}/" if dot else f"the folder of {package}.py"
     return SettingsError(
         f"The {what} '{path}' cannot be imported: No module named '{missing_module}', neither in "
         f"{Path.cwd()} nor installed.{suggestion}",
-        fix=f"Start {start}, or check the spelling.",
+        fix=f"Start in {folder_text}, or check the spelling.",
     )
 
 
 def _missing_dependency_error(prefix: str, location: str, missing_module: str) -> SettingsError:
     """Return the error for a missing dependency of the user's module."""
     package = missing_module.partition(".")[0]
-    imports = f"{prefix}{location or 'it'} imports {missing_module}, "
+    imports_text = f"{prefix}{location or 'it'} imports {missing_module}, "
     if missing_module in sys.stdlib_module_names:
         return SettingsError(
-            f"{imports}a module of the standard library that this Python does not have.",
+            f"{imports_text}a module of the standard library that this Python does not have.",
             cause="The module exists only on other systems, or belongs to a package of the system "
             "that is not installed.",
             fix=f"Install a Python that has {missing_module}, or do not import this module.",
         )
     if package in sys.stdlib_module_names or ("." in missing_module and _is_installed(package)):
         return SettingsError(
-            f"{imports}which the installed package {package} does not have.",
+            f"{imports_text}which the installed package {package} does not have.",
             fix="Check the spelling, or use a version of the package that has it.",
         )
     similar_module = _find_similar(missing_module, min_similarity=_MIN_SIMILARITY)
     suggestion = f" Did you mean '{similar_module}'?" if similar_module else ""
     return SettingsError(
-        f"{imports}which is not installed here.{suggestion}",
-        # The fix names no package to install with pip: the package of this name may be another
-        # project.
-        fix=f"Install the package that provides {package}. Its name may differ; see the project's "
-        f"documentation. If {package}.py is your own file, start in the folder that contains it.",
+        f"{imports_text}which is not installed here.{suggestion}",
+        # The fix names no package to install with pip, because the package with the name of the
+        # module may be another project.
+        fix=f"Install the package that provides {package}; its name may differ from {package}. If "
+        f"{package}.py is your own file, start in the folder that contains it.",
     )
 
 
@@ -107,21 +109,21 @@ def _is_installed(package: str) -> bool:
 
 
 def _find_similar(module_name: str, *, min_similarity: float = 0.6) -> str:
-    """Return the module in the current folder or a subfolder most similar to a name, or ''."""
+    """Return the module in the working folder or a subfolder with the most similar name, or ''."""
     cwd = Path.cwd()
-    all_files = (file for form in ("*.py", "*/*.py") for file in cwd.glob(form))
+    all_files = (file for pattern in ("*.py", "*/*.py") for file in cwd.glob(pattern))
     files = islice(all_files, _MAX_FILES)
     modules = sorted(".".join(file.relative_to(cwd).with_suffix("").parts) for file in files)
     last_part = module_name.rpartition(".")[2]
-    same_last_part = [name for name in modules if name.rpartition(".")[2] == last_part]
-    similar_names = same_last_part or difflib.get_close_matches(
+    names_with_last_part = [name for name in modules if name.rpartition(".")[2] == last_part]
+    similar_names = names_with_last_part or difflib.get_close_matches(
         module_name, modules, n=1, cutoff=min_similarity
     )
     return (similar_names or [""])[0]
 
 
 def _user_line(error: BaseException) -> str:
-    """Return the innermost line outside libraries as 'file.py line 3', or '' if not found."""
+    """Return the innermost line of user code as 'file.py line 3'; '' without user code."""
     this_package = str(Path(__file__).parent)
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         file = frame.f_code.co_filename

@@ -1,8 +1,8 @@
 """Imports objects that the user names by import path: ``module:Name``.
 
 The user's folders are added at the end of ``sys.path``, after the standard library and installed
-packages. Otherwise a ``random.py`` in a downloaded folder would run as soon as a command is started
-in this folder. Only commands that import user code add these folders.
+packages. If these folders were searched first, a ``random.py`` in a downloaded folder would run as
+soon as a command is started there. Only commands that import user code add the folders.
 """
 
 import importlib
@@ -26,13 +26,13 @@ def import_object(path: str, *, what: str) -> Any:
     """Import the object with the path ``module:Name``.
 
     Args:
-        path: Dotted module, a colon, and a name in it.
+        path: Dotted module, a colon, and a name in this module.
         what: Purpose of the object, for messages ("workload", "architecture").
 
     Raises:
         SettingsError: The path is malformed, the module is not found, the module raises during the
-            import, or it does not contain the name. The message contains the reason and the
-            location; for a misspelled module or name it suggests the nearest one.
+            import, or the module does not contain the name. The message contains the reason and the
+            location. For a misspelled module or name, it suggests the nearest module or name.
     """
     module_name, colon, name = path.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
@@ -59,7 +59,7 @@ def import_object(path: str, *, what: str) -> Any:
 
 
 def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
-    """Add the folder of a pipeline file to ``sys.path`` if it contains modules named in the file.
+    """Add the folder of a pipeline file to ``sys.path`` if its import paths need this folder.
 
     Args:
         folder: Folder of the pipeline file. It is added near the end of ``sys.path``, before the
@@ -67,43 +67,48 @@ def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
         paths: Import paths in the file, 'module:Name'.
 
     Raises:
-        SettingsError: This process already imported a module of that name from another folder, or
-            the name belongs to the standard library or an installed package.
+        SettingsError: A module of this process, of the standard library, or of an installed package
+            already has the name.
     """
     folder = folder.resolve()
     for path in paths:
-        top = path.partition(":")[0].split(".")[0]
-        file = next((f for f in (folder / f"{top}.py", folder / top) if top and f.exists()), None)
+        package = path.partition(":")[0].split(".")[0]
+        file = next(
+            (f for f in (folder / f"{package}.py", folder / package) if package and f.exists()),
+            None,
+        )
         if file is None:
             continue
-        loaded_file = getattr(sys.modules.get(top), "__file__", None)
-        used_file = Path(loaded_file).resolve() if loaded_file else _pipeline_modules.get(top, file)
+        loaded_file = getattr(sys.modules.get(package), "__file__", None)
+        used_file = (
+            Path(loaded_file).resolve() if loaded_file else _pipeline_modules.get(package, file)
+        )
         if used_file.exists() and not used_file.is_relative_to(folder):
             if any(used_file.is_relative_to(library) for library in _library_folders()):
-                raise _shadowed_module_error(file, top, path, used_location=str(used_file))
+                raise _shadowed_module_error(file, package, path, used_location=str(used_file))
             raise SettingsError(
-                f"The module '{top}' of '{path}' is required from {file}, but this process already "
-                f"uses {used_file} under that name.",
+                f"The module '{package}' of '{path}' is required from {file}, but this process "
+                f"already uses {used_file} under this name.",
                 cause="Python keeps one module per name, so one of the two pipelines would run "
                 "the code of the other.",
                 fix=f"Rename {file.name}, or start a separate process for each pipeline.",
             )
         _add_search_folder(folder, before_others=True)
-        _require_not_shadowed(file, top, path)
-        _pipeline_modules[top] = file
+        _require_not_shadowed(file, package, path)
+        _pipeline_modules[package] = file
 
 
 def _add_working_folder(module_name: str) -> None:
     """Add the working folder to ``sys.path`` unless the module is installed.
 
-    Libraries try to import optional packages. If the working folder were always on the path, they
-    would import a file in it that has the name of such a package, even for a pipeline that is part
-    of Sluice.
+    Libraries try to import optional packages. If the working folder were always on the path, files
+    in this folder with the names of optional packages would be imported. This would also happen for
+    pipelines that are part of Sluice.
     """
-    top = module_name.partition(".")[0]
+    package = module_name.partition(".")[0]
     _invalidate_caches()
-    loaded_module = sys.modules.get(top)
-    spec = importlib.util.find_spec(top) if loaded_module is None else loaded_module.__spec__
+    loaded_module = sys.modules.get(package)
+    spec = importlib.util.find_spec(package) if loaded_module is None else loaded_module.__spec__
     locations = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
     is_user_module = any(location and _is_user_path(Path(location)) for location in locations)
     if spec is None or is_user_module:
@@ -111,17 +116,17 @@ def _add_working_folder(module_name: str) -> None:
 
 
 def _invalidate_caches() -> None:
-    """Let Python find files that were written a moment ago, also while other threads import."""
+    """Let Python find files that were written a moment ago; retry while other threads import."""
     for _ in range(_MAX_INVALIDATIONS):
         try:
             importlib.invalidate_caches()
-        except RuntimeError:  # another thread imported a module: Python's dict changed its size
+        except RuntimeError:  # a dict of Python changed while another thread imported
             continue
         return
 
 
 def _is_user_path(location: Path) -> bool:
-    """Return whether a file is in one of the folders that this module added to ``sys.path``."""
+    """Return whether a file is in one of the folders that ``_add_search_folder`` added."""
     return any(location.is_relative_to(folder) for folder in _search_folders)
 
 
@@ -130,8 +135,8 @@ def _add_search_folder(folder: Path, *, before_others: bool) -> None:
     if str(folder) in sys.path:
         return
     added_positions = [sys.path.index(each) for each in _search_folders if each in sys.path]
-    is_first = before_others and bool(added_positions)
-    sys.path.insert(min(added_positions) if is_first else len(sys.path), str(folder))
+    goes_first = before_others and bool(added_positions)
+    sys.path.insert(min(added_positions) if goes_first else len(sys.path), str(folder))
     _search_folders.append(str(folder))
 
 
@@ -141,38 +146,42 @@ def _library_folders() -> list[Path]:
     return [Path(sysconfig.get_path(name)).resolve() for name in names]
 
 
-def _require_not_shadowed(file: Path, top: str, path: str) -> None:
-    """Reject a module of the pipeline's folder if Python would import another one of its name."""
-    if top in sys.modules:
+def _require_not_shadowed(file: Path, package: str, path: str) -> None:
+    """Reject a module of the pipeline's folder if Python would import another module instead."""
+    if package in sys.modules:
         return
     importlib.invalidate_caches()
-    spec = importlib.util.find_spec(top)
+    spec = importlib.util.find_spec(package)
     locations = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
     if any(location and Path(location).is_relative_to(file.parent) for location in locations):
         return
     raise _shadowed_module_error(
-        file, top, path, used_location=next((p for p in locations if p), "built in")
+        file, package, path, used_location=next((p for p in locations if p), "built in")
     )
 
 
-def _shadowed_module_error(file: Path, top: str, path: str, *, used_location: str) -> SettingsError:
+def _shadowed_module_error(
+    file: Path, package: str, path: str, *, used_location: str
+) -> SettingsError:
     return SettingsError(
-        f"The module '{top}' of '{path}' is required from {file}, but Python finds another module "
-        f"of that name first: {used_location}.",
+        f"The module '{package}' of '{path}' is required from {file}, but Python finds another "
+        f"module of that name first: {used_location}.",
         cause="The standard library and installed packages precede the user's folders.",
         fix=f"Rename {file.name}, and the name in the pipeline file.",
     )
 
 
-def _describe_shadowing(top: str, module: ModuleType) -> str:
+def _describe_shadowing(package: str, module: ModuleType) -> str:
     """Return a sentence if the module was not imported from its file in the working folder."""
-    file = next((f for f in (Path.cwd() / f"{top}.py", Path.cwd() / top) if f.exists()), None)
+    file = next(
+        (f for f in (Path.cwd() / f"{package}.py", Path.cwd() / package) if f.exists()), None
+    )
     imported_file = getattr(module, "__file__", None)
     if file is None or imported_file is None or Path(imported_file).is_relative_to(Path.cwd()):
         return ""
     return (
-        f"Python imported {imported_file} and not {file}: the standard library and installed "
-        f"packages are searched first."
+        f"Python imported {imported_file} and not {file}, because the standard library and "
+        "installed packages are searched first."
     )
 
 
@@ -184,7 +193,7 @@ _pipeline_modules: dict[str, Path] = {}
 
 
 def resolve_attribute(module: ModuleType, name: str) -> Any | None:
-    """Return an attribute of a module; None if missing. ``name`` may be nested: 'Outer.Inner'."""
+    """Return an attribute of a module; None if it is missing. ``name`` may be 'Outer.Inner'."""
     attribute: Any = module
     for part in name.split("."):
         attribute = getattr(attribute, part, None)

@@ -13,10 +13,10 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes(cgroup: Path = _CGROUP) -> int:
-    """Return the available memory [bytes], with regard to the memory limit of a container.
+    """Return the available memory [bytes]; the memory limit of a container reduces the result.
 
     Args:
-        cgroup: Folder with the files of the control group; if it is missing, there is no limit.
+        cgroup: Folder with the files of the control group. Without this folder, no limit applies.
     """
     import psutil
 
@@ -33,26 +33,27 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
 def resident_bytes(pid: int) -> int:
     """Return the resident memory of a process and its children [bytes]; 0 if it has ended.
 
-    Memory shared by several of these processes is counted once for each, so the sum is an upper
-    bound. It is fast to compute.
+    Memory that several of these processes share is counted once for each process, so the sum is an
+    upper bound. The sum is fast to compute.
     """
     return _sum_over_process_tree(pid, lambda process: int(process.memory_info().rss))
 
 
 def proportional_bytes(pid: int) -> int:
-    """Return the memory of a process and its children, with shared memory counted once [bytes].
+    """Return the memory of a process and its children [bytes].
 
-    Only Linux reports this value; on other systems the result is the same as ``resident_bytes``.
+    A page that several processes share counts in equal parts for these processes. Only Linux
+    reports this value; on other systems the result is the same as for ``resident_bytes``.
 
     Cost:
         About 10 ms per GiB, because the kernel visits all memory pages.
     """
 
-    def proportional_share(process: "psutil.Process") -> int:
+    def proportional_set_size(process: "psutil.Process") -> int:
         memory = process.memory_full_info()
         return int(getattr(memory, "pss", memory.rss))
 
-    return _sum_over_process_tree(pid, proportional_share)
+    return _sum_over_process_tree(pid, proportional_set_size)
 
 
 def _sum_over_process_tree(pid: int, measure: "Callable[[psutil.Process], int]") -> int:
@@ -71,18 +72,18 @@ def _sum_over_process_tree(pid: int, measure: "Callable[[psutil.Process], int]")
     return total
 
 
-def _reclaimable_bytes(stat: Path) -> int:
-    """Return the memory of the page cache, which counts as used but is freed on demand [bytes]."""
+def _reclaimable_bytes(stat_file: Path) -> int:
+    """Return the size of the page cache [bytes], which counts as used but is freed on demand."""
     try:
-        lines = stat.read_text().splitlines()
+        lines = stat_file.read_text().splitlines()
     except OSError:
         return 0
-    values = dict(line.split(maxsplit=1) for line in lines if " " in line)
-    return int(values.get("inactive_file", 0))
+    text_by_name = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    return int(text_by_name.get("inactive_file", 0))
 
 
 def _read_number(path: Path) -> int | None:
-    """Return the number in a file; None if it is missing or contains the word 'max' (no limit)."""
+    """Return the number in a file; None if the file is missing or contains 'max' (no limit)."""
     try:
         text = path.read_text().strip()
     except OSError:

@@ -11,7 +11,7 @@ from sluice.base.errors import OutOfMemory
 from sluice.base.memory import available_bytes
 
 _ERROR_PHRASES = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Phrases by which torch reports exhausted memory in a plain RuntimeError."""
+"""Phrases in a RuntimeError of torch that report exhausted memory."""
 
 _REQUESTED_SIZE = re.compile(r"allocate (\d[\d.]*) ?(bytes|[KMGTP]i?B)")
 """Matches the size of the rejected allocation in an error message."""
@@ -28,11 +28,11 @@ PREDICTION_CAUSE = (
     "The batch's activations, the weights, the outputs and the loaded rows together exceed the "
     "available memory."
 )
-"""Likely cause if predictions exhaust the memory; they need no gradients."""
+"""Likely cause if predictions exhaust the memory. Predictions need no gradients."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception reports exhausted memory, of the machine or of an accelerator."""
+    """Return whether an exception reports exhausted memory of the machine or of an accelerator."""
     if isinstance(error, OutOfMemory | MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -49,7 +49,7 @@ def explain_out_of_memory(
     Args:
         work: What the block computes, with its number of rows; used in the message.
         fix: Function that returns the first change to try; called only if memory is exhausted.
-        cause: What uses the memory, in a sentence.
+        cause: Sentence that says what uses the memory.
 
     Raises:
         OutOfMemory: An allocator rejected a request. Other exceptions pass unchanged.
@@ -69,9 +69,9 @@ def out_of_memory_error(
 
     Args:
         error: Exception raised by the allocator.
-        work: What was computed, with its number of rows where known.
+        work: What was computed, with the number of rows if it is known.
         fix: First change to try; if empty, the advice for a training with unknown settings is used.
-        cause: What uses the memory, in a sentence.
+        cause: Sentence that says what uses the memory.
     """
     return OutOfMemory(
         f"Out of memory in {work}: {describe_error(error).rstrip('.')} "
@@ -109,24 +109,24 @@ def prediction_memory_advice() -> str:
     return (
         "Predictions are always computed in fp32 and with this number of rows, whatever the "
         "training settings are. Use a smaller network, return smaller outputs from forward(), or "
-        "use a device with more memory (training.device: cpu)."
+        "use a device with more memory, such as the CPU (training.device: cpu)."
     )
 
 
 def _describe_sizes(message: str) -> str:
-    """Return the part of the message about the requested and the free memory."""
+    """Return how much memory was requested, as far as the message contains it, and is free."""
     match = _REQUESTED_SIZE.search(message)
-    requested = ""
+    requested_text = ""
     if match:
         number, unit = match.groups()
         amount = f"{float(number) / _GIB:.2f} GiB" if unit == "bytes" else f"{number} {unit}"
-        requested = f"One allocation requested {amount}; "
-    return f"{requested}{_describe_free_memory(message)}."
+        requested_text = f"One allocation requested {amount}; "
+    return f"{requested_text}{_describe_free_memory(message)}."
 
 
 def _describe_free_memory(message: str) -> str:
     """Return the free memory of the device on which the allocation failed."""
     if "CUDA" in message and torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
-        return f"{free / _GIB:.2f} of {total / _GIB:.2f} GiB of GPU memory were free"
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        return f"{free_bytes / _GIB:.2f} of {total_bytes / _GIB:.2f} GiB of GPU memory were free"
     return f"{available_bytes() / _GIB:.2f} GiB of main memory were free"

@@ -17,7 +17,7 @@ from sluice.base.settings import Record
 
 
 class Receipt(Record):
-    """Decision of one gate, with the digests of the data, config, code or model it applies to."""
+    """Decision of one gate, with the digests of the data, config, code or model it is about."""
 
     gate: str = Field(
         description="Name of the gate: raw_data, features, poc, search, baseline, promotion or "
@@ -42,12 +42,13 @@ class Receipt(Record):
 
 
 def require(receipt: Receipt | None, *, gate: str, subject: Mapping[str, str]) -> Receipt:
-    """Return the receipt if it passed and is about exactly ``subject``.
+    """Return the receipt if it passed and is about ``subject``.
 
     Args:
         receipt: The stored receipt; None if it is missing.
         gate: Name of the gate that must have passed.
-        subject: Digests of what the caller is about to use, by role. Every role must match.
+        subject: Digests of what the caller is about to use, by role. The digest of every role must
+            be equal in the receipt, which may have more roles.
 
     Raises:
         GateBlocked: The receipt is missing, of another gate, not passed, or about another subject.
@@ -59,7 +60,7 @@ def require(receipt: Receipt | None, *, gate: str, subject: Mapping[str, str]) -
         )
     if receipt.gate != gate:
         raise GateBlocked(
-            f"A receipt of the {gate} gate is required, got one of the {receipt.gate} gate.",
+            f"A receipt of the {gate} gate is required, got a receipt of the {receipt.gate} gate.",
             fix=f"Run the {gate} gate first.",
         )
     if not receipt.passed:

@@ -2,8 +2,8 @@
 
 Recognized forms: the password in a URL, a token as the user of an http URL, secret parameters of a
 URL or an ODBC string, ``key=value`` of libpq and of environments, quoted keys of JSON and of Python
-mappings, HTTP headers, and command-line options. ``${NAME}`` refers to an environment variable, is
-not a secret and is kept. Redaction is idempotent.
+mappings, HTTP headers, and command-line options. ``${NAME}`` is kept, because the name of an
+environment variable is not a secret. Redaction is idempotent.
 """
 
 import functools
@@ -18,8 +18,8 @@ MASK = "***"
 
 _VARIABLE = re.compile(r"\$\{\w*\}")
 """Matches a reference to an environment variable."""
-_NOT_SECRET = {"", MASK, "...", "None", "null", "True", "False", "true", "false", "TOKEN"}
-"""Placeholder values of a secret, which are not masked."""
+_PLACEHOLDERS = {"", MASK, "...", "None", "null", "True", "False", "true", "false", "TOKEN"}
+"""Values that are used in place of a secret, and are not masked."""
 
 _SECRET_NAME = (
     r"(?:[\w.-]*(?:password|passwd|passphrase|pwd|secret|secret[_-]key|api[_-]?key|access[_-]?key"
@@ -28,10 +28,10 @@ _SECRET_NAME = (
     r"|(?:[\w.-]*(?:access|auth|api|bearer|refresh|session|security|bot|hook)[_-]?)?token|sig"
     r"|(?-i:[A-Z][A-Z0-9_]*_TOKEN))"
 )
-"""Matches names of secret parameters or keys, but not 'pad_token' or 'num_tokens'."""
+"""Pattern of the names of secret parameters or keys, but not of 'pad_token' or 'num_tokens'."""
 
 # Parts of the pattern of a URL. The first excludes schemes in which a number after the colon may
-# be a port, the second excludes such a port, and the third matches a password.
+# be a port. The second excludes a port. The third matches a password.
 _NOT_WEB_SCHEME = r"(?!https?:|ftp:|git:|ssh:|file:|s3:|gs:)"
 _NOT_A_PORT = r"(?!\d{1,5}(?:[/?#]|$))"
 _PASSWORD_TEXT = r'(?:(?!://)(?:\\.|[^\s"<>\\]))*'
@@ -39,22 +39,21 @@ _PASSWORD_TEXT = r'(?:(?!://)(?:\\.|[^\s"<>\\]))*'
 _CREDENTIAL_FORMS = tuple(
     re.compile(rf"(?i){form}", re.MULTILINE)
     for form in (
-        # A URL with a password, and next an http URL with a token as the user. In http and similar
-        # schemes 'host:port/path@x' contains no password.
+        # A URL with a password, then an http URL with a token as the user. In http and similar
+        # schemes, 'host:port/path@x' contains no password.
         rf"(?:(?<![a-z0-9+.-]){_NOT_WEB_SCHEME}[a-z][a-z0-9+.-]*://[^\s:/@?#\"<>]*:"
         rf"|(?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://[^\s:/@?#\"<>]*:{_NOT_A_PORT})(?P<value>{_PASSWORD_TEXT})@",
         r"https?://(?P<value>[^\s:/@?#\"<>]+)@",
         # Quoted key and value.
         rf"(?<!\\)(?P<q>\\*[\"']){_SECRET_NAME}(?P=q)\s*[:,]\s*(?P<v>\\*[\"'])"
         r"(?P<value>(?:(?!(?P=v))(?:\\.|.))*)",
-        # key='value' and key="value", and next key=value, which extends to the end of the
-        # parameter.
+        # key='value' and key="value", then key=value, which extends to the end of the parameter.
         rf"(?<![\w.-]){_SECRET_NAME}(?:=|%3D)(?P<quote>['\"])(?P<value>(?:\\.|(?!(?P=quote)).)*)",
         rf"(?<![\w.-]){_SECRET_NAME}(?:=|%3D)(?P<value>(?:(?!%3B|%26)[^\s&;\"'<>])+)",
         # Keys of libpq, which allows spaces around the equals sign.
         r"(?<![\w.-])(?:ssl)?password\s+=\s*(?P<quote>')(?P<value>(?:\\.|[^'\\])*)",
         r"(?<![\w.-])(?:ssl)?password\s*=\s+(?P<value>[^\s'\"=]+)",
-        # A line of YAML, the headers of HTTP, and last an option of a command line.
+        # A line of YAML, two forms of HTTP headers, and an option of a command line.
         rf"^[ \t]*(?:- )?{_SECRET_NAME}:[ \t]+(?P<value>\S+)[ \t]*$",
         r"authorization[\"']?\s*[:=]\s*[\"']?(?:(?:bearer|basic|digest|token)\s+|(?=\S*\d))"
         r"(?P<value>[^\s\"',;]+)",
@@ -64,8 +63,8 @@ _CREDENTIAL_FORMS = tuple(
 )
 
 _FORM_CHARACTER = re.compile(r"[:=%\s\"']")
-"""Matches a character that every form of a credential requires. Most log messages contain none, so
-they need no slower search."""
+"""Matches the characters of which every form of a credential contains at least one. A text without
+these characters needs no slower search."""
 
 _NON_SECRET_TYPES = (int, float, bool, type(None))
 """Types of values that cannot be secrets."""
@@ -110,7 +109,7 @@ def redact_data(data: Any) -> Any:
 
 
 def _redact_value(key: Any, value: Any) -> Any:
-    """Return the value of a key; the whole text is masked if the key is the name of a secret."""
+    """Return the redacted value of a key; under the name of a secret, the whole text is masked."""
     if not isinstance(value, str):
         return redact_data(value)
     return MASK if _is_secret_key(str(key)) and _is_secret(value) else redact(value)
@@ -123,11 +122,11 @@ def _is_secret_key(key: str) -> bool:
 
 def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments of a command line with masked credentials."""
-    redacted = [redact(argument) for argument in arguments]
+    redacted_arguments = [redact(argument) for argument in arguments]
     for index, argument in enumerate(arguments[:-1]):
         if _SECRET_OPTION.fullmatch(argument):
-            redacted[index + 1] = MASK
-    return tuple(redacted)
+            redacted_arguments[index + 1] = MASK
+    return tuple(redacted_arguments)
 
 
 def redact_logs() -> None:
@@ -141,7 +140,10 @@ def redact_logs() -> None:
         if isinstance(record.msg, str | BaseException):
             try:
                 record.msg, record.args = redact(record.getMessage()), ()
-            except (TypeError, ValueError):  # the logger reports an invalid format itself
+            except (
+                TypeError,
+                ValueError,
+            ):  # the logger itself reports an invalid format
                 return record
         if record.exc_info and record.exc_info[1] is not None:
             record.exc_text = redact("".join(traceback.format_exception(record.exc_info[1]))[:-1])
@@ -152,7 +154,7 @@ def redact_logs() -> None:
 
 
 def _mask_value(match: re.Match[str]) -> str:
-    """Return the matched text with the mask in place of its value."""
+    """Return the matched text with the mask in place of the value, unless it is a placeholder."""
     text = match[0]
     if not _is_secret(match["value"]):
         return text
@@ -161,4 +163,4 @@ def _mask_value(match: re.Match[str]) -> str:
 
 
 def _is_secret(value: str) -> bool:
-    return _VARIABLE.sub("", value) not in _NOT_SECRET
+    return _VARIABLE.sub("", value) not in _PLACEHOLDERS

@@ -14,21 +14,21 @@ RngState = dict[str, Tensor]
 """State of every global random generator, as tensors that a safetensors file can store."""
 
 
-def derive_seed(base: int, stage: str) -> int:
-    """Return the seed of one stage: the first 63 bits of SHA-256 of 'BASE_STAGE'.
+def derive_seed(base: int, purpose: str) -> int:
+    """Return the seed for one purpose: the first 63 bits of SHA-256 of 'BASE_PURPOSE'.
 
-    Different stages have independent random streams, so that adding a stage does not change the
-    random numbers of the others.
+    Different purposes have independent random streams, so that an additional purpose does not
+    change the random numbers of the others.
 
     >>> derive_seed(0, "init")
     2568297932293241440
     """
-    digest = hashlib.sha256(f"{base}_{stage}".encode()).digest()
+    digest = hashlib.sha256(f"{base}_{purpose}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python, NumPy, torch on all devices, and the hash seed of later processes.
+    """Seed Python, NumPy and torch on all devices, and set the hash seed of child processes.
 
     Args:
         seed: Non-negative integer below 2**63. NumPy uses its low 32 bits.
@@ -40,8 +40,8 @@ def seed_everything(seed: int) -> None:
 class RandomStream:
     """Random stream that is independent of other uses of the global random generators.
 
-    Code inside ``active`` draws random numbers from this stream and does not change the state of
-    the generators for the caller. A caller that draws random numbers between two epochs therefore
+    Code inside ``active`` draws random numbers from this stream. After the block, the generators
+    have the same state as before. A caller that draws random numbers between two epochs therefore
     does not affect the training.
 
     Args:
@@ -112,26 +112,26 @@ def restore_rng(state: Mapping[str, Tensor]) -> None:
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
-    """Use deterministic operations, float32 and one thread inside the block; restore all three.
+    """Use deterministic operations, float32 and one thread inside the block.
 
-    A single thread is used because the result of a multi-threaded sum depends on the number of
-    threads, and because other fold runs use the remaining cores. By default, cuDNN rounds the
+    A single thread is used, because the result of a multi-threaded sum depends on the number of
+    threads. Other fold runs use the remaining cores. By default, cuDNN rounds the
     inputs of convolutions and recurrent layers to TF32, with 10 mantissa bits; a model would then
-    predict other values on a GPU than on the CPU. A program that set
-    ``torch.backends.fp32_precision`` or a precision of ``torch.backends.cudnn`` keeps it.
+    predict other values on a GPU than on the CPU. The precision is not changed if the program set
+    ``torch.backends.fp32_precision`` or a precision of ``torch.backends.cudnn``.
 
     Raises:
         RuntimeError: Raised by torch inside the block: an operation has no deterministic version.
     """
-    mode_before = torch.get_deterministic_debug_mode()
+    debug_mode_before = torch.get_deterministic_debug_mode()
     fill_before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    threads_before = torch.get_num_threads()
+    num_threads_before = torch.get_num_threads()
     tf32_before = _uses_tf32()
-    # use_deterministic_algorithms would import the whole compiler of torch, which takes more than
-    # a second in every training process.
+    # Not set by use_deterministic_algorithms, which would import the whole compiler of torch: more
+    # than a second in every training process.
     torch.set_deterministic_debug_mode("error")
-    # By default the deterministic mode fills new memory with fixed values, which takes time and
-    # does not change the results of a correct program.
+    # By default, the deterministic mode fills new memory with fixed values, which takes time. The
+    # results of a correct program do not change.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     if tf32_before:
@@ -141,15 +141,15 @@ def deterministic() -> Iterator[None]:
     finally:
         if tf32_before:
             torch.backends.cudnn.allow_tf32 = True
-        torch.set_deterministic_debug_mode(mode_before)
+        torch.set_deterministic_debug_mode(debug_mode_before)
         torch.utils.deterministic.fill_uninitialized_memory = fill_before  # type: ignore[attr-defined]
-        torch.set_num_threads(threads_before)
+        torch.set_num_threads(num_threads_before)
 
 
 def _uses_tf32() -> bool:
     """Return whether cuDNN uses TF32 although the program set no precision."""
-    overall = torch.backends.fp32_precision  # type: ignore[attr-defined]
-    if (overall, torch.backends.cudnn.fp32_precision) != ("none", "none"):
+    general_precision = torch.backends.fp32_precision  # type: ignore[attr-defined]
+    if (general_precision, torch.backends.cudnn.fp32_precision) != ("none", "none"):
         return False
     try:
         return bool(torch.backends.cudnn.allow_tf32)

@@ -19,8 +19,8 @@ class Settings(BaseModel):
     """Base of every settings class; immutable, rejects unknown keys and implicit conversions.
 
     Raises:
-        SettingsError: A keyword is unknown (the message suggests the nearest one) or missing, or a
-            value is invalid.
+        SettingsError: A keyword is unknown or missing, or a value is invalid. For an unknown
+            keyword, the message suggests the nearest known keyword.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -34,8 +34,8 @@ class Settings(BaseModel):
             except ValidationError as error:
                 raise _settings_error(type(self), error, type(self).__name__) from None
 
-        # Pydantic calls this only for a direct call of the class, not for nested settings, whose
-        # errors must keep their paths.
+        # With this attribute, Pydantic calls __init__ only for a direct call of the class, not for
+        # nested settings. The errors of nested settings must keep their paths.
         __init__.__pydantic_base_init__ = True
 
     @classmethod
@@ -48,8 +48,8 @@ class Settings(BaseModel):
             where: File or command that the values come from, for the error message.
 
         Raises:
-            SettingsError: A key is unknown (the message suggests the nearest one) or missing, or a
-                value is invalid. The message lists every such key, and the invalid values.
+            SettingsError: A key is unknown or missing, or a value is invalid. The message lists all
+                these keys and the invalid values, and suggests known keys for unknown keys.
         """
         try:
             return cls.model_validate(values)
@@ -61,7 +61,7 @@ class Settings(BaseModel):
         """Build the settings from JSON, which can also represent dates, paths and tuples.
 
         Raises:
-            SettingsError: As ``parse``.
+            SettingsError: See ``parse``.
         """
         try:
             return cls.model_validate_json(text)
@@ -70,7 +70,7 @@ class Settings(BaseModel):
 
 
 class Record(BaseModel):
-    """Base of every value that one stage passes to the next; immutable, stored as JSON.
+    """Base class of results, such as the values that stages pass on; immutable, stored as JSON.
 
     The JSON preserves NaN and infinity, because records of failures contain them.
     """
@@ -83,38 +83,42 @@ _YAML_TEXT_NUMBER = re.compile(
 )
 """Matches a number in exponential notation."""
 
-_MIN_PART_LENGTH = 4
-"""Minimum length of an unknown name for suggesting known names that contain it [characters]."""
+_MIN_CONTAINED_LENGTH = 4
+"""A known name that contains the unknown name is suggested only if the unknown name has at least
+this length [characters]."""
 
 _MIN_NESTED_SIMILARITY = 0.8
-"""Minimum similarity to an unknown key at which a key of a nested group is suggested (``difflib``,
-0 to 1)."""
+"""A key of a nested group is suggested only if its similarity to the unknown key (``difflib``, 0 to
+1) is at least this value."""
 
 
-def suggest_nearest(name: str, known: list[str]) -> str:
+def suggest_nearest(name: str, known_names: list[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known name, or an empty string."""
-    containing = [each for each in known if len(name) >= _MIN_PART_LENGTH and name in each]
-    matches = containing or difflib.get_close_matches(name, known, n=1)
+    is_long = len(name) >= _MIN_CONTAINED_LENGTH
+    containing_names = [each for each in known_names if is_long and name in each]
+    matches = containing_names or difflib.get_close_matches(name, known_names, n=1)
     return f" Did you mean '{matches[0]}'?" if matches else ""
 
 
 def _settings_error(cls: type[Settings], error: ValidationError, where: str) -> SettingsError:
-    lines = []
+    sentences = []
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            model = _model_at(cls, problem["loc"][:-1])
-            known = _keys(model)
+            model = _find_model(cls, problem["loc"][:-1])
+            known_keys = _key_names(model)
             name = str(problem["loc"][-1])
-            hint = suggest_nearest(name, known) or _suggest_nested_key(name, model)
-            lines.append(
-                f"'{path}' is not a setting.{hint} Known settings: {', '.join(sorted(known))}."
+            hint = suggest_nearest(name, known_keys) or _suggest_nested_key(name, model)
+            sentences.append(
+                f"'{path}' is not a setting.{hint} Known settings: {', '.join(sorted(known_keys))}."
             )
         elif problem["type"] == "missing":
-            lines.append(f"'{path}' is required and missing.")
+            sentences.append(f"'{path}' is required and missing.")
         else:
-            lines.append((f"'{path}': " if path else "") + _describe_problem(problem))
-    return SettingsError(f"{where}: {' '.join(lines)}", fix="Correct these keys and start again.")
+            sentences.append((f"'{path}': " if path else "") + _describe_problem(problem))
+    return SettingsError(
+        f"{where}: {' '.join(sentences)}", fix="Correct these keys and start again."
+    )
 
 
 def _describe_problem(problem: ErrorDetails) -> str:
@@ -123,20 +127,21 @@ def _describe_problem(problem: ErrorDetails) -> str:
     validator_error = problem.get("ctx", {}).get("error")
     if isinstance(validator_error, ValueError | AssertionError):
         message = str(validator_error).rstrip(".")
-        # A validator of several keys receives all of them; its message names the invalid ones.
+        # The value is not added to the message of a validator of several keys: such a validator
+        # receives the values of all keys, and its message names the invalid keys.
         is_complete = isinstance(value, dict | BaseModel) or "got " in message
         return f"{message}." if is_complete else f"{message}, got {_format_value(value)}."
     return f"{problem['msg']}, got {_format_value(value)}.{_yaml_number_hint(value)}"
 
 
-def _keys(model: type[BaseModel]) -> list[str]:
+def _key_names(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _suggest_nested_key(name: str, model: type[BaseModel]) -> str:
     """Return " Did you mean 'group.x'?" with the nearest key inside a group; else an empty string.
 
-    The keys of all groups are many, so only a very similar one is suggested.
+    The groups have many keys in total, so only a very similar key is suggested.
     """
     paths: dict[str, str] = {}
     for path in sorted(_nested_paths(model), key=lambda path: path.count(".")):
@@ -153,12 +158,12 @@ def _nested_paths(
         for member in _union_models(field.annotation):
             if member in (*parents, model):
                 continue
-            keys = [*_keys(member), *_nested_paths(member, (*parents, model))]
+            keys = [*_key_names(member), *_nested_paths(member, (*parents, model))]
             yield from (f"{field.alias or name}.{key}" for key in keys)
 
 
 def _union_models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the settings classes of a field's annotation, but not classes within containers."""
+    """Yield the settings classes in a field's annotation, also within unions but not containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Annotated, Union, UnionType):
@@ -166,7 +171,7 @@ def _union_models(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _union_models(part)
 
 
-def _model_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
+def _find_model(cls: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
     """Return the settings class at a path inside the settings class ``cls``."""
     model: type[BaseModel] = cls
     for part in path:
@@ -193,12 +198,12 @@ def _nested_models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _discriminator(model: type[BaseModel]) -> Any:
     """Return the discriminator value of a member of a tagged union; None for other classes."""
-    kind = model.model_fields.get("kind")
-    return None if kind is None else kind.default
+    kind_field = model.model_fields.get("kind")
+    return None if kind_field is None else kind_field.default
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as text; for a mapping only its keys, because its values may be secrets."""
+    """Return a value as text; for a mapping only the keys, because the values may be secrets."""
     if isinstance(value, dict):
         return f"keys {', '.join(map(str, value)) or 'none'}"
     text = repr(value)
@@ -208,11 +213,11 @@ def _format_value(value: Any) -> str:
 def _yaml_number_hint(value: Any) -> str:
     """Return a hint for a number such as 2e-3 or 1.5e3, which YAML reads as text.
 
-    YAML requires a decimal point, and a sign of the exponent.
+    YAML requires a decimal point and a sign of the exponent.
     """
-    number = _YAML_TEXT_NUMBER.fullmatch(value) if isinstance(value, str) else None
-    if number is None:
+    match = _YAML_TEXT_NUMBER.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         return ""
-    mantissa, sign, exponent = number["mantissa"], number["sign"] or "+", number["exponent"]
+    mantissa, sign, exponent = match["mantissa"], match["sign"] or "+", match["exponent"]
     decimal = mantissa if "." in mantissa else f"{mantissa}.0"
-    return f" YAML reads that as text: write {decimal}e{sign}{exponent}."
+    return f" YAML reads this value as text: write {decimal}e{sign}{exponent}."

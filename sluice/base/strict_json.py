@@ -10,7 +10,7 @@ MAX_JSON_DEPTH = 64
 """Maximum nesting of objects and lists [levels]; files written by Sluice have about ten."""
 
 _STRINGS_AND_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
-"""Matches brackets, and whole strings so that the brackets inside them are skipped."""
+"""Matches brackets, and whole strings, so that brackets inside strings are skipped."""
 
 
 def parse_strict_json(text: bytes, *, require_finite: bool) -> Any:
@@ -21,9 +21,9 @@ def parse_strict_json(text: bytes, *, require_finite: bool) -> Any:
         require_finite: Whether to reject NaN and infinity, which are not part of the JSON standard.
 
     Raises:
-        ValueError: The text is not JSON, is nested too deeply, has a duplicate key, or contains
-            a non-finite number, such as NaN or 1e999, although ``require_finite`` is set. Duplicate
-            keys are rejected because parsers disagree about which value counts.
+        ValueError: The text is not JSON, is nested too deeply, or has a duplicate key. With
+            ``require_finite``, also if it contains a non-finite number, such as NaN or 1e999.
+            Duplicate keys are rejected, because parsers disagree about which value counts.
     """
     _require_shallow(text)
     try:
@@ -33,7 +33,7 @@ def parse_strict_json(text: bytes, *, require_finite: bool) -> Any:
             parse_constant=_reject_constant if require_finite else None,
             parse_float=_parse_finite if require_finite else None,
         )
-    except RecursionError:  # an interpreter may have a stack too small for the permitted depth
+    except RecursionError:  # the stack of an interpreter may be too small for MAX_JSON_DEPTH
         raise ValueError("it is nested too deeply") from None
 
 
@@ -41,12 +41,12 @@ def _require_shallow(text: bytes) -> None:
     """Check the depth by counting brackets, because the parser itself would exhaust the stack."""
     depth = 0
     for token in _STRINGS_AND_BRACKETS.finditer(text):
-        first = token[0][:1]
-        if first in b"[{":
+        first_byte = token[0][:1]
+        if first_byte in b"[{":
             depth += 1
             if depth > MAX_JSON_DEPTH:
                 raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels")
-        elif first in b"]}":
+        elif first_byte in b"]}":
             depth -= 1
 
 

@@ -1,8 +1,8 @@
 """Reads untrusted YAML with limits on its size after alias expansion.
 
 In YAML an alias repeats a value. A text of a few hundred bytes with nested aliases can therefore
-expand to gigabytes. The loader counts all values, including those repeated by aliases, before it
-builds any of them.
+expand to gigabytes. The loader counts all values, including repetitions by aliases, before it
+builds any value.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 MAX_CHARACTERS = 200_000
-"""Maximum length of a text [characters]; a shipped pipeline has less than 2,000."""
+"""Maximum length of a text [characters]; a shipped pipeline file has less than 2,000."""
 
 MAX_VALUES = 10_000
 """Maximum number of keys, values, lists and mappings, with every alias expanded."""
@@ -20,7 +20,7 @@ MAX_DEPTH = 50
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """YAML loader that counts values and depth while composing nodes, before building values."""
+    """YAML loader that limits values and depth while it composes nodes, before it builds values."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -43,11 +43,12 @@ class _BoundedLoader(yaml.SafeLoader):
             num_values, depth = self._unfinished_extents.pop()
             self._extents[id(node)] = (num_values + 1, depth + 1)
         num_values, depth = self._extents[id(node)]
-        enclosing = self._unfinished_extents[-1]
-        enclosing[0], enclosing[1] = enclosing[0] + num_values, max(enclosing[1], depth)
-        if enclosing[0] > MAX_VALUES:
+        enclosing_extent = self._unfinished_extents[-1]
+        enclosing_extent[0] += num_values
+        enclosing_extent[1] = max(enclosing_extent[1], depth)
+        if enclosing_extent[0] > MAX_VALUES:
             raise _limit_error(f"a file must expand to at most {MAX_VALUES:,} values", mark)
-        if enclosing[1] > MAX_DEPTH:
+        if enclosing_extent[1] > MAX_DEPTH:
             raise _limit_error(f"values must be nested at most {MAX_DEPTH} levels deep", mark)
         return node
 
@@ -57,7 +58,8 @@ def load_yaml(text: str) -> Any:
 
     Raises:
         yaml.YAMLError: The text is not YAML, is longer than ``MAX_CHARACTERS``, expands to more
-            than ``MAX_VALUES``, is nested deeper than ``MAX_DEPTH``, or contains itself. The
+            than ``MAX_VALUES``, is nested deeper than ``MAX_DEPTH``, or has a value that contains
+            itself. The
             message contains the position in the text.
         ValueError: The text contains a date that does not exist.
     """

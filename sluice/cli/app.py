@@ -3,9 +3,9 @@
 Exit codes: 0 success; 1 a gate did not pass, or a training or search failed; 2 a user error, or
 unusable input or state; 3 an internal error; 130 interrupted.
 
-A module of ``sluice.cli`` registers a command or a group of commands, and is imported only when one
-of them runs. The list of commands imports no such module. Commands that need Dagster are in
-``sluice.cli.orchestration``.
+A module of ``sluice.cli`` registers a command or a group of commands. A module is imported only
+when one of its commands runs; listing the commands imports no module. Commands that need Dagster
+are in ``sluice.cli.orchestration``.
 """
 
 import importlib
@@ -32,8 +32,9 @@ TYPER_INTERRUPTED = 130
 """Exit code of Typer on Ctrl-C."""
 
 _WORLD_WRITABLE = 0o002
-"""Permission that every command adds to its umask, so that no file or socket that it creates is
-world-writable. Otherwise everybody could send requests to the socket of Dagster's code server."""
+"""Permission bit that every command adds to its umask, so that no new file or socket is
+world-writable. Everybody could send requests to a world-writable socket of Dagster's code
+server."""
 
 
 class Command(NamedTuple):
@@ -42,7 +43,7 @@ class Command(NamedTuple):
     modules: tuple[str, ...]
     """Modules of ``sluice.cli`` whose function ``register`` adds the command."""
     help: str
-    """First sentence of the command's own help."""
+    """Summary of the command: the first sentence of its help page."""
 
 
 COMMANDS = {
@@ -116,10 +117,10 @@ def build_app(only_command: str | None = None) -> typer.Typer:
 
 
 def build_outline() -> typer.Typer:
-    """Return the application with only the names and help lines of the commands.
+    """Return the application with only the names and summaries of the commands.
 
-    It can list the commands and suggest one for a misspelled name, and imports no module of a
-    command.
+    The application can list the commands, and suggest a command for a misspelled name. No module of
+    a command is imported.
     """
     app = _empty_app()
     for name, command in COMMANDS.items():
@@ -142,14 +143,14 @@ def _empty_app() -> typer.Typer:
 
 
 def _not_registered() -> None:
-    raise AssertionError("The outline lists the commands and cannot run them.")
+    raise AssertionError("This application can list the commands, but cannot run them.")
 
 
 def _app_for(arguments: Sequence[str]) -> typer.Typer:
     """Return the application with the commands that the arguments need."""
     if arguments and arguments[0] in COMMANDS:
         return build_app(arguments[0])
-    # A command may follow an option of the program itself, as in 'sluice --version run'.
+    # An option of ``sluice`` itself may precede the command, as in 'sluice --version run'.
     return build_app() if COMMANDS.keys() & set(arguments) else build_outline()
 
 
@@ -179,13 +180,13 @@ def main() -> None:
 def _open_standard_streams() -> None:
     """Redirect closed standard streams to ``os.devnull``.
 
-    Otherwise the next file that is opened would get their descriptor.
+    The next file that this process opens would otherwise get the descriptor of a closed stream.
     """
-    for number in (0, 1, 2):
+    for descriptor in (0, 1, 2):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, ``number``
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is ``descriptor``
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w")
     if sys.stderr is None:

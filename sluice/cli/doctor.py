@@ -58,20 +58,20 @@ class Examination(Record):
 
     name: str
     healthy: bool
-    seen: str = Field(description="State that was found, or the problem.")
-    fix: str = Field("", description="What to do about the problem; empty if there is no problem.")
+    seen: str = Field(description="Observed state, or the problem.")
+    fix: str = Field("", description="What to do about the problem; empty without a problem.")
 
 
 def examine(
     home: Home, shipped_folder: Path, settings: DoctorSettings, *, user_files: Sequence[Path] = ()
 ) -> Iterator[Examination]:
-    """Yield the result of each check, in turn.
+    """Run the checks one after the other, and yield the result of each.
 
     Args:
-        home: Home, the folder with all state.
+        home: Paths of the state folder.
         shipped_folder: Folder of the shipped pipelines.
         settings: Limits of the checks.
-        user_files: Pipeline files of the user, which are checked in place of the shipped ones.
+        user_files: Pipeline files of the user, checked in place of the shipped pipelines.
     """
     from sluice.config.pipeline import known_pipelines
 
@@ -80,7 +80,7 @@ def examine(
         name="python",
         healthy=is_supported,
         seen=sys.version.split()[0],
-        fix="" if is_supported else "Install Python 3.11 or newer and run the set-up again.",
+        fix="" if is_supported else "Install Python 3.11 or newer, then install Sluice again.",
     )
     for package in PACKAGES:
         yield _run_check(f"package {package}", lambda p=package: _installed_version(p))  # type: ignore[misc]
@@ -100,9 +100,9 @@ def examine(
 
 def get_doctor_group(app: typer.Typer) -> typer.Typer:
     """Return the command group ``sluice doctor``, which is added to ``app`` if it is missing."""
-    for known in app.registered_groups:
-        if known.name == _GROUP_NAME and known.typer_instance is not None:
-            return known.typer_instance
+    for existing in app.registered_groups:
+        if existing.name == _GROUP_NAME and existing.typer_instance is not None:
+            return existing.typer_instance
     group = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
     app.add_typer(group, name=_GROUP_NAME)
     return group
@@ -118,8 +118,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Check that everything a run needs is available; each problem is printed with its fix.
 
-        The pipeline files in the working folder are checked, or the shipped pipelines if it has
-        none.
+        If the working folder contains pipeline files, these are checked. Otherwise the shipped
+        pipelines are checked.
 
         Example: sluice doctor
         """
@@ -141,10 +141,10 @@ def _examine_all(*, as_json: bool) -> None:
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     examinations = list(examine(home, defs_folder(), DoctorSettings(), user_files=user_files))
     if as_json:
-        print(json.dumps([e.model_dump() for e in examinations], indent=1))
+        print(json.dumps([examination.model_dump() for examination in examinations], indent=1))
     else:
         results_console().print(_table(examinations))
-    if not all(e.healthy for e in examinations):
+    if not all(examination.healthy for examination in examinations):
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
@@ -158,7 +158,7 @@ def _run_check(name: str, check: Callable[[], str]) -> Examination:
             name=name,
             healthy=False,
             seen=f"{type(error).__name__}: {error}",
-            fix="Correct what the message names; for a package, run the set-up again.",
+            fix="Correct the named problem. If it is a package, install Sluice again.",
         )
 
 
@@ -174,14 +174,14 @@ def _installed_version(package: str) -> str:
 
 
 def _check_writable(home: Home) -> str:
-    probe = home.root / ".doctor"
-    write_atomic(probe, b"")
-    probe.unlink()
+    test_file = home.root / ".doctor"
+    write_atomic(test_file, b"")
+    test_file.unlink()
     return str(home.root)
 
 
 def _check_private(home: Home) -> str:
-    """Check that only the owner can access the state folder and the secrets outside it."""
+    """Check that only the owner can access the state folder and the files with secrets."""
     required_modes = {
         home.root: PRIVATE_FOLDER_MODE,
         home.registry_key: PRIVATE_FILE_MODE,
@@ -233,7 +233,7 @@ def _check_registry(home: Home) -> str:
 
 
 def _production_versions(home: Home) -> "list[Version]":
-    """Return all versions in production; an empty list when the registry cannot be read."""
+    """Return all versions in production; an empty list if the registry cannot be read."""
     from sluice.registry.ledger import Ledger
 
     try:
@@ -241,7 +241,7 @@ def _production_versions(home: Home) -> "list[Version]":
             home.registry_url, clock=lambda: datetime.now(UTC), create=False
         ) as ledger:
             versions = [ledger.production(model) for model in ledger.models()]
-    except SluiceError:  # reported by the check of the registry
+    except SluiceError:  # the check of the registry reports the error
         return []
     return [production for production in versions if production is not None]
 
@@ -251,14 +251,14 @@ def _check_served_version(home: Home, production: "Version") -> str:
     from sluice.registry.loading import compare_version, removed_settings
     from sluice.serving.deployed import load_deployed, require_finite
 
-    number = f"version {production.number}"
+    version_text = f"version {production.number}"
     require_finite(load_deployed(production, ArtifactStore(home.artifacts)))
     removed_text = "".join(
         f"; its setting '{removed.name}' no longer exists: {removed.effect}"
         for removed in removed_settings(production)
     )
-    warning = compare_version(production).warning(number)
-    return f"{number} loads{removed_text}" + (f"; {warning}" if warning else "")
+    warning = compare_version(production).warning(version_text)
+    return f"{version_text} loads{removed_text}" + (f"; {warning}" if warning else "")
 
 
 def _describe_devices() -> str:
@@ -281,7 +281,8 @@ def _check_pipeline(name: str, shipped_folder: Path) -> str:
 
 def _table(examinations: list[Examination]) -> Table:
     table = Table("", "check", "result", "do", box=None, pad_edge=False)
-    for e in examinations:
-        status = "[green]ok[/green]" if e.healthy else "[red]no[/red]"
-        table.add_row(status, e.name, escape(e.seen), "" if e.healthy else escape(e.fix))
+    for examination in examinations:
+        status = "[green]ok[/green]" if examination.healthy else "[red]no[/red]"
+        fix = "" if examination.healthy else escape(examination.fix)
+        table.add_row(status, examination.name, escape(examination.seen), fix)
     return table

@@ -47,14 +47,14 @@ def drift(
     min_rows: Annotated[
         int,
         typer.Option(
-            help="Minimum size of a window; the verdict on a smaller one is INCONCLUSIVE [rows]."
+            help="Minimum size of a window [rows]. The verdict on a smaller window is INCONCLUSIVE."
         ),
     ] = _DEFAULTS.min_rows,
     max_columns: Annotated[
         int,
         typer.Option(
-            help="Maximum number of columns to compare. Of a wider table, a random sample of the "
-            "columns is compared."
+            help="Maximum number of columns to compare. If the table has more columns, a random "
+            "sample of them is compared."
         ),
     ] = _DEFAULTS.max_columns,
     seed: Annotated[
@@ -72,16 +72,16 @@ def drift(
 
     Exit code 0 for STABLE, 1 for DRIFT or INCONCLUSIVE.
     """
-    # Imported here: --help needs neither pandas nor figures.
+    # Imported here, because --help needs neither pandas nor figures.
     from sluice.drift.page import drift_page
     from sluice.drift.reference import build_reference
     from sluice.drift.table_file import read_frame
     from sluice.drift.window_evaluation import evaluate_window
 
-    ignored = tuple(ignore or ())
+    ignored_columns = tuple(ignore or ())
     reference_frame, window_frame = (
-        read_frame(reference, ignored_columns=ignored),
-        read_frame(window, ignored_columns=ignored),
+        read_frame(reference, ignored_columns=ignored_columns),
+        read_frame(window, ignored_columns=ignored_columns),
     )
     window_rows = max(len(window_frame), MIN_WINDOW_ROWS)
     settings = DriftSettings.parse(
@@ -93,10 +93,10 @@ def drift(
         },
         where="sluice drift",
     )
-    threads = count_cores()
-    drift_reference = build_reference(reference_frame, settings, seed=seed, threads=threads)
+    num_threads = count_cores()
+    drift_reference = build_reference(reference_frame, settings, seed=seed, threads=num_threads)
     report = evaluate_window(
-        drift_reference, window_frame, window=digest_frame(window_frame), threads=threads
+        drift_reference, window_frame, window=digest_frame(window_frame), threads=num_threads
     )
     if html is not None:
         title = f"{window.name} against {reference.name}"

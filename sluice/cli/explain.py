@@ -22,7 +22,8 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def explain(
         fault: Annotated[
-            str, typer.Argument(help="Name of a fault or check; without one, lists all faults.")
+            str,
+            typer.Argument(help="Name of a fault or check. Without a name, all faults are listed."),
         ] = "",
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
@@ -41,20 +42,20 @@ def register(app: typer.Typer) -> None:
         if entry is None:
             _print_check(fault, list(CATALOGUE.values()), as_json=as_json)
             return
-        rules = _rules_of(entry)
+        rules = _rule_names(entry)
         if as_json:
             print(json.dumps({**_json_fields(entry), "rules": rules}, indent=2))
             return
         text = Text()
         text.append(f"{entry.name}\n", style="bold")
         text.append(f"{entry.description}\n\n")
-        parts = {
+        sections = {
             "cause": entry.cause,
             "fix": entry.fix,
             "found by": f"{', '.join(entry.detectors)}; usually as {entry.severity}",
             "rules of the tracer": "; ".join(rules),
         }
-        for label, content in parts.items():
+        for label, content in sections.items():
             if content:
                 text.append(f"{label}: ", style="bold")
                 text.append(f"{content}\n")
@@ -66,10 +67,10 @@ def _find_fault(name_or_id: str, faults: "list[Fault]") -> "Fault | None":
 
 
 def _print_check(name_or_id: str, faults: "list[Fault]", *, as_json: bool) -> None:
-    """Print the check of this name or identifier.
+    """Print the check with this name or identifier.
 
     Raises:
-        SettingsError: The name is neither a fault nor a check.
+        SettingsError: Neither a fault nor a check has this name.
     """
     checks = _list_checks()
     check = next((c for c in checks if name_or_id in (c["name"], c["id"])), None)
@@ -88,13 +89,13 @@ def _print_check(name_or_id: str, faults: "list[Fault]", *, as_json: bool) -> No
     text = Text()
     text.append(f"{check['name']}\n", style="bold")
     text.append(f"{check['description']}\n\n")
-    parts = {
+    sections = {
         "identifier": check["id"],
         "needs": check["needs"],
         "time limits": check["time_limits"],
         "page of the documentation": check["page"],
     }
-    for label, content in parts.items():
+    for label, content in sections.items():
         if content:
             text.append(f"{label}: ", style="bold")
             text.append(f"{content if isinstance(content, str) else ', '.join(content)}\n")
@@ -104,7 +105,7 @@ def _print_check(name_or_id: str, faults: "list[Fault]", *, as_json: bool) -> No
 def _list_checks() -> "list[dict[str, Any]]":
     """Return the checks of the POC gate.
 
-    This imports torch, so it is called only for a name that is not a fault.
+    This function imports torch, so it is called only for a name that is not a fault.
     """
     from sluice.config.poc_settings import TimeLimits
     from sluice.failfast.gate.checks import CHECKS
@@ -114,15 +115,15 @@ def _list_checks() -> "list[dict[str, Any]]":
         WHOLE_GATE_DESCRIPTION,
     )
 
-    times = TimeLimits()
+    limits = TimeLimits()
     whole_gate = (
         WHOLE_GATE_CHECK,
         WHOLE_GATE_CHECK_ID,
         WHOLE_GATE_DESCRIPTION,
         (),
-        times.whole_gate,
+        limits.whole_gate,
     )
-    checks = [(c.name, c.check_id, c.description, c.needs, c.select_limit(times)) for c in CHECKS]
+    checks = [(c.name, c.check_id, c.description, c.needs, c.select_limit(limits)) for c in CHECKS]
     return [
         {
             "name": name,
@@ -136,7 +137,7 @@ def _list_checks() -> "list[dict[str, Any]]":
     ]
 
 
-def _rules_of(fault: "Fault") -> list[str]:
+def _rule_names(fault: "Fault") -> list[str]:
     from sluice.trace.rules.library import RULES
 
     return [rule.name for rule in RULES if rule.fault == fault.name]

@@ -33,16 +33,16 @@ def gate(
         Path,
         typer.Option(
             help="Losses of the production model: Parquet or CSV with the columns seed, fold, row, "
-            "loss; seed is empty for a rule without seeds. An optional column cluster groups "
-            "dependent rows, such as the assets of one day.",
+            "loss. The column seed is empty for a rule without seeds. An optional column cluster "
+            "groups dependent rows, such as the assets of one day.",
             show_default=False,
         ),
     ],
     candidate: Annotated[
         list[Path],
         typer.Option(
-            help="Losses of the candidate on the same rows. Several candidates are tested "
-            "together, with Holm's correction.",
+            help="Losses of the candidate on the same rows; may be repeated. Several candidates "
+            "are tested together, with Holm's correction.",
             show_default=False,
         ),
     ],
@@ -64,21 +64,24 @@ def gate(
     ] = _DEFAULTS.min_gain,
     margin_share: Annotated[
         float,
-        typer.Option(help="Equivalence margin, as a share of the baseline's mean loss."),
+        typer.Option(help="Equivalence margin, as a fraction of the baseline's mean loss."),
     ] = _DEFAULTS.equivalence_margin_share,
     min_seeds: Annotated[
-        int, typer.Option(help="Minimum number of seeds; with fewer, the verdict is INCONCLUSIVE.")
+        int,
+        typer.Option(
+            help="Minimum number of seeds; with fewer seeds, the verdict is INCONCLUSIVE."
+        ),
     ] = _DEFAULTS.min_seeds,
     min_rows: Annotated[
         int,
         typer.Option(
-            help="Minimum number of test rows; with fewer, the verdict is INCONCLUSIVE [rows]."
+            help="Minimum number of test rows; with fewer rows, the verdict is INCONCLUSIVE."
         ),
     ] = _DEFAULTS.min_rows,
     block_length: Annotated[
         int | None,
         typer.Option(
-            help="Minimum block length; a longer estimated length is used instead [rows].",
+            help="Minimum block length [rows]. A longer estimated block length is used instead.",
             show_default=False,
         ),
     ] = None,
@@ -86,14 +89,14 @@ def gate(
         bool,
         typer.Option(
             "--explore",
-            help="For ablations: show which candidates differ, at a false discovery rate of alpha "
-            "(Benjamini-Hochberg), without a decision.",
+            help="For ablations: show which candidates differ from the baseline, at a false "
+            "discovery rate of alpha (Benjamini-Hochberg), without a decision.",
         ),
     ] = False,
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Also write a report with figures to this HTML file; for a single candidate.",
+            help="Also write a report with figures to this HTML file; requires a single candidate.",
             show_default=False,
         ),
     ] = None,
@@ -101,14 +104,15 @@ def gate(
 ) -> None:
     """Test whether the candidate is better than the baseline.
 
-    Exit code 0 for PROMOTE (for any of several candidates), else 1. With --explore always 0.
+    Exit code 0 if the verdict on at least one candidate is PROMOTE, else 1. With --explore always
+    0.
     """
     if html is not None and len(candidate) > 1:
         raise SettingsError(
             f"A report requires a single candidate, got {len(candidate)}.",
             fix="Leave --html out, or run the command once per candidate.",
         )
-    # Imported here: pandas and scipy take a second to import, and --help needs neither.
+    # Imported here, because pandas and scipy take a second to import, and --help needs neither.
     from sluice.evaluation.comparison import compare
     from sluice.evaluation.loss_sources import losses_of
     from sluice.evaluation.multiplicity import adjust_cohort
@@ -167,7 +171,7 @@ def _write_report(
     *,
     horizon_rows: int,
 ) -> None:
-    # Imported here: figures are rarely requested.
+    # Imported here, because figures are rarely requested.
     from sluice.evaluation.gate_page import gate_page_of
 
     page = gate_page_of(
@@ -183,7 +187,7 @@ def _print_exploration(
     """Print which candidates differ from the baseline, at a false discovery rate of alpha."""
     from sluice.evaluation.multiplicity import benjamini_hochberg
 
-    # Two-sided: a candidate may be better or worse. The verdicts have one-sided p-values.
+    # Convert one-sided to two-sided p-values, because a candidate may be better or worse.
     p_values = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
     adjusted_p_values = benjamini_hochberg(p_values)
     rows: list[dict[str, Any]] = [
@@ -221,9 +225,11 @@ def _print_cohort(verdicts: Sequence["Verdict"], files: Sequence[Path], console:
     for name in ("candidate", "verdict", "gain", "low", "high", "p", "p, Holm"):
         table.add_column(name, justify="left" if name in ("candidate", "verdict") else "right")
     adjusted_p_values = holm([verdict.p_value for verdict in verdicts])
-    for file, v, adjusted in zip(files, verdicts, adjusted_p_values, strict=True):
-        numbers = (v.gain, v.lower_bound, v.upper_bound, v.p_value, adjusted)
-        table.add_row(file.name, v.outcome, *(format_number(n, ".3g") for n in numbers))
+    for file, verdict, adjusted_p in zip(files, verdicts, adjusted_p_values, strict=True):
+        bounds = (verdict.lower_bound, verdict.upper_bound)
+        numbers = (verdict.gain, *bounds, verdict.p_value, adjusted_p)
+        cells = (format_number(number, ".3g") for number in numbers)
+        table.add_row(file.name, verdict.outcome, *cells)
     console.print(table)
     for file, verdict in zip(files, verdicts, strict=True):
         console.print(f"{file.name}: {verdict.reason}")

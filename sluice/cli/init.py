@@ -34,14 +34,14 @@ def init(
         typer.Option(help="Column to predict; not for images.", show_default=False),
     ] = None,
     name: Annotated[
-        str, typer.Option(help="Name of the pipeline, and of the files that are written.")
+        str, typer.Option(help="Name of the pipeline, and of the new files.")
     ] = "my_model",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write a pipeline for your data: NAME.yaml, NAME.py and test_NAME.py.
 
     The data are inspected. Comments in the files state the reason of each guess: the task, the
-    order of the rows, the columns that are inputs and those left out.
+    order of the rows, the input columns, and the columns that are left out.
     The files are yours to edit. No file is overwritten.
     """
     from sluice.scaffold.create import create_for_init

@@ -27,8 +27,8 @@ def judge(
     pairs: Annotated[
         Path,
         typer.Argument(
-            help="Pairs of answers, Parquet or CSV, with the columns prompt, candidate, baseline "
-            "and, where a person judged the pair, human ('candidate', 'baseline' or 'tie').",
+            help="File of pairs of answers, Parquet or CSV. Columns: prompt, candidate, baseline; "
+            "optionally human, a person's choice ('candidate', 'baseline', 'tie' or empty).",
             show_default=False,
         ),
     ],
@@ -57,14 +57,17 @@ def judge(
     ] = _DEFAULTS.min_human_agreement,
     min_labelled: Annotated[
         int,
-        typer.Option(help="Minimum number of labelled pairs for the model to be trusted [pairs]."),
+        typer.Option(
+            help="The choices of the model count as reliable only with at least this number of "
+            "labelled pairs."
+        ),
     ] = _DEFAULTS.min_labelled,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure which answers a language model prefers, and whether its choices are reliable.
 
-    The model judges each pair in both orders, three times each, at temperature 0. Exit code 0 when
-    its choices are reliable, else 1.
+    The model is asked about each pair six times at temperature 0: three times in each order of the
+    two answers. Exit code 0 when its choices are reliable, else 1.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -82,18 +85,18 @@ def judge(
         where="sluice judge",
     )
     answer_pairs = read_pairs(pairs)
-    ask = import_object(judge_path, what="judge")
-    if not callable(ask):
+    ask_model = import_object(judge_path, what="judge")
+    if not callable(ask_model):
         raise SettingsError(
             f"The judge '{judge_path}' must be a function, got an object of type "
-            f"{type(ask).__name__}.",
+            f"{type(ask_model).__name__}.",
             fix="Name a function that takes (question, temperature) and returns the model's "
             "answer.",
         )
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("pairs", total=len(answer_pairs))
         report = judge_pairs(
-            ask,
+            ask_model,
             answer_pairs,
             settings,
             on_pair=lambda count: progress.update(task, completed=count),
@@ -108,12 +111,15 @@ def judge(
 
 def _print_report(report: "JudgeReport") -> None:
     table = Table("", "", box=None, show_header=False, pad_edge=False)
-    share = report.first_place_share
+    first_place_share = report.first_place_share
+    first_place_text = (
+        "-" if first_place_share is None else f"{first_place_share:.0%} (50% is unbiased)"
+    )
     for name, value in (
         ("agrees with itself", report.self_agreement),
         ("agrees in both orders", report.order_agreement),
         ("agrees with people", report.human_agreement),
-        ("prefers the first answer", "-" if share is None else f"{share:.0%} (50% is unbiased)"),
+        ("prefers the first answer", first_place_text),
         ("answers that cannot be read", f"{report.unparsed_answers} of {report.num_answers}"),
         ("candidate better", report.candidate_wins),
         ("baseline better", report.baseline_wins),

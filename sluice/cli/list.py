@@ -1,4 +1,4 @@
-"""``sluice list``: the pipelines of the working folder, and the shipped ones."""
+"""``sluice list``: lists the pipelines of the working folder, and the shipped pipelines."""
 
 import json
 from pathlib import Path
@@ -31,11 +31,13 @@ def register(app: typer.Typer) -> None:
         from sluice.config.pipeline_file import pipeline_files
 
         folder = defs_folder()
-        shipped = known_pipelines(folder)
+        shipped_names = known_pipelines(folder)
         # A shipped pipeline takes precedence over a file of the same name.
-        local_files = [file for file in pipeline_files(Path.cwd()) if file.stem not in shipped]
+        local_files = [
+            file for file in pipeline_files(Path.cwd()) if file.stem not in shipped_names
+        ]
         files = [(file.stem, file) for file in local_files]
-        files += [(name, folder / name / "defs.yaml") for name in shipped]
+        files += [(name, folder / name / "defs.yaml") for name in shipped_names]
         rows = [
             {"name": name, "description": _description(file), "file": str(file)}
             for name, file in files

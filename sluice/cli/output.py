@@ -21,13 +21,14 @@ class SafeConsole(Console):
     """A console that escapes control characters in the texts it prints.
 
     The texts may come from an imported version, a client or another user of the registry. All
-    results are printed through this class, except JSON, whose encoder escapes control characters.
+    results except JSON are printed through this class. The JSON encoder escapes control characters
+    itself.
     """
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments of a renderable with control characters in texts escaped."""
+        """Yield the segments of a renderable; control characters in their texts are escaped."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -39,7 +40,8 @@ def results_console(*, markup: bool = True) -> Console:
     """Return the console for results. Progress and errors are printed on stderr instead.
 
     Args:
-        markup: Whether texts contain Rich markup; if not, square brackets are printed unchanged.
+        markup: Whether texts contain Rich markup. Without markup, square brackets are printed
+            unchanged.
     """
     is_width_known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return SafeConsole(
@@ -52,7 +54,7 @@ def results_console(*, markup: bool = True) -> Console:
 
 
 def print_json(value: Record | Mapping[str, Any] | list[Any] | None) -> None:
-    """Print JSON without NaN and infinity, which become null."""
+    """Print a value as JSON, in which NaN and infinity become null."""
     sys.stdout.write(json.dumps(_to_strict_json(value), indent=2) + "\n")
 
 

@@ -35,15 +35,15 @@ def pack(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="Folder of the shards: a new folder, or that of an interrupted packing, which is "
-            "continued.",
+            help="Folder of the shards: a new folder, or the folder of an interrupted packing, "
+            "which is then continued.",
             show_default=False,
         ),
     ],
     format: Annotated[
         Literal["jsonl", "csv", "tar", "parquet"] | None,
         typer.Option(
-            help="Format of the source. Default: by the ending of its name.", show_default=False
+            help="Format of the source. Default: from the ending of its name.", show_default=False
         ),
     ] = None,
     column: Annotated[
@@ -63,11 +63,11 @@ def pack(
 
     A training reads rows in a shuffled order, and must be able to resume in the middle of an epoch.
     A stream supports neither. The shards are Arrow files of bounded size with an index file;
-    ShardRows, ImageShardRows and TableRows read them. The files of a tar archive become records
-    with their path and content.
+    ShardRows, ImageShardRows and TableRows read them. Each file of a tar archive becomes a record
+    with its path and content.
 
-    An interrupted packing is continued when the command is repeated: finished shards are verified
-    and kept, and the result is the same.
+    To continue an interrupted packing, repeat the command. Finished shards are verified and kept,
+    and the result is the same as without an interruption.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -77,17 +77,18 @@ def pack(
 
     declared_columns = parse_columns(column or ())
     console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
+    progress_columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*progress_columns, console=console, transient=True) as progress:
         task = progress.add_task("packing", total=None)
 
-        def report_progress(state: "PackProgress") -> None:
-            if state.message:
-                console.print(state.message, highlight=False, markup=False, soft_wrap=True)
+        def report_progress(pack_progress: "PackProgress") -> None:
+            if pack_progress.message:
+                console.print(pack_progress.message, highlight=False, markup=False, soft_wrap=True)
             progress.update(
                 task,
-                description=f"{pluralize(state.rows, 'record')} in "
-                f"{pluralize(state.shards, 'shard')}, {state.bytes_read / _MIB:,.0f} MiB read",
+                description=f"{pluralize(pack_progress.rows, 'record')} in "
+                f"{pluralize(pack_progress.shards, 'shard')}, "
+                f"{pack_progress.bytes_read / _MIB:,.0f} MiB read",
             )
 
         packed = pack_source(
@@ -102,10 +103,10 @@ def pack(
     if as_json:
         print_json(packed)
     else:
-        _print(packed)
+        _print_summary(packed)
 
 
-def _print(packed: "PackResult") -> None:
+def _print_summary(packed: "PackResult") -> None:
     console = results_console(markup=False)
     kept_note = (
         f", {packed.kept_shards} of them from an earlier packing" if packed.kept_shards else ""

@@ -1,4 +1,4 @@
-"""``sluice poc``: runs only the POC gate, on a pipeline or a workload, without Dagster."""
+"""``sluice poc``: runs only the POC gate, without Dagster, or validates an event log."""
 
 import os
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ def register(app: typer.Typer) -> None:
             Path | None,
             typer.Option(
                 "--log",
-                help="Validate this event log instead of running the gate. A torn or unfinished "
-                "log can still be valid.",
+                help="Validate this event log instead of running the POC gate. A log whose last "
+                "line is torn, or whose run did not end, may be valid, but is incomplete.",
                 show_default=False,
             ),
         ] = None,
@@ -51,8 +51,8 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(
                 "--set",
-                help="KEY=VALUE that overrides the pipeline's file, such as model.hidden=64; may "
-                "be repeated.",
+                help="KEY=VALUE that overrides a setting of the pipeline's file, such as "
+                "model.hidden=64; may be repeated.",
                 show_default=False,
             ),
         ] = None,
@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
         """Run the POC gate: checks of a few seconds on real data, before hours of training.
 
         Exit code 1 when the gate does not pass, or when the log of --log is invalid or incomplete.
-        The gate's log is the only file that remains.
+        The only file that the command leaves is the event log of the gate.
 
         Example: sluice poc sp500_volatility --minimum
         """
@@ -98,17 +98,19 @@ def _run_gate(
     )
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     stderr = stderr_console()
-    with LiveLines(stderr, report_follows=not as_json) as lines:
-        run = supervise(request, folder=home.gates, on_event=lines)
-    if run.log is not None:
-        stderr.print(f"log: {run.log}", markup=False, highlight=False, soft_wrap=True, style="dim")
+    with LiveLines(stderr, report_follows=not as_json) as live_lines:
+        gate_run = supervise(request, folder=home.gates, on_event=live_lines)
+    if gate_run.log is not None:
+        stderr.print(
+            f"log: {gate_run.log}", markup=False, highlight=False, soft_wrap=True, style="dim"
+        )
     if as_json:
         from sluice.failfast.gate.report_schema import report_json
 
-        print(report_json(run.report))
+        print(report_json(gate_run.report))
     else:
-        results_console().print(report_page(run.report))
-    if not run.report.passed:
+        results_console().print(report_page(gate_run.report))
+    if not gate_run.report.passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 

@@ -21,13 +21,13 @@ _MAX_TABLE_ROWS = 20
 def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
     """Print a summary of an event log; return whether the log is valid and complete.
 
-    After a crash, or while the run continues, a log is incomplete: its last line is torn, a gate, a
+    A log is incomplete after a crash, or while the run continues: the last line is torn, a gate, a
     fold or the experiment has no end event, or a fold is missing.
 
-    Without a target, the workload's metrics are unknown, so a missing number ``test_*`` in a
-    ``fold_complete`` event, or ``mean_*`` in ``experiment_complete``, is only a note. With a
-    target, these events must have the workload's headline metric with the prefix ``test_`` or
-    ``mean_``.
+    With a target, every ``fold_complete`` event must have the workload's headline metric with the
+    prefix ``test_``, and ``experiment_complete`` must have it with the prefix ``mean_``. Without a
+    target, the metrics of the workload are unknown. An event without any ``test_*`` or ``mean_*``
+    number then only causes a note.
 
     Args:
         log: The NDJSON file.
@@ -60,19 +60,19 @@ def log_page(report: LogReport) -> RenderableType:
         counts.add_row(Text(event), f"{count:,}")
     parts: list[RenderableType] = [counts] if report.counts else []
     if not report.valid:
-        parts.append(_table("problem", report.problems, report.num_problems))
+        parts.append(_problem_table("problem", report.problems, report.num_problems))
     if report.notes:
-        parts.append(_table("note", report.notes, len(report.notes)))
+        parts.append(_problem_table("note", report.notes, len(report.notes)))
     if report.num_non_finite:
-        parts.append(_table("non-finite", report.non_finite, report.num_non_finite))
+        parts.append(_problem_table("non-finite", report.non_finite, report.num_non_finite))
     if report.gaps:
-        parts.append(_table("incomplete", report.gaps, len(report.gaps)))
+        parts.append(_problem_table("incomplete", report.gaps, len(report.gaps)))
     return Group(*parts, _conclusion(report))
 
 
 def _headline_metric(target: str) -> str:
     """Return the headline metric of the workload named by ``target``."""
-    # Imported here: these modules import torch, which a log without a target does not need.
+    # Imported here, because these modules import torch. A log without a target does not need torch.
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.config.resolved import resolve
     from sluice.workloads.load import load_workload
@@ -82,11 +82,11 @@ def _headline_metric(target: str) -> str:
     return resolve(find_pipeline(target, defs_folder())).workload.headline_metric
 
 
-def _table(title: str, problems: tuple[LogProblem, ...], total: int) -> Table:
+def _problem_table(header: str, problems: tuple[LogProblem, ...], total: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("line", justify="right", no_wrap=True)
     table.add_column("event", no_wrap=True)
-    table.add_column(title)
+    table.add_column(header)
     for problem in problems[:_MAX_TABLE_ROWS]:
         table.add_row(f"{problem.line:,}", Text(problem.event), Text(problem.what))
     if total > _MAX_TABLE_ROWS:

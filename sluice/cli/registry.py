@@ -1,4 +1,4 @@
-"""``sluice registry``: shows and promotes versions, rolls back, verifies the registry."""
+"""``sluice registry``: shows, promotes and rolls back versions, and verifies the registry."""
 
 from typing import Annotated, Any
 
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
         ("promote", promote, "promote sp500_volatility 2 --reason 'agreed in review'"),
         ("approve", approve, "approve sp500_volatility 2 --reason 'reviewed the errors of March'"),
         ("rollback", rollback, "rollback sp500_volatility --reason 'errors since noon'"),
-        ("at", at, "at sp500_volatility 2026-03-14T09:00:00Z"),
+        ("at", show_production_at, "at sp500_volatility 2026-03-14T09:00:00Z"),
         ("verify", verify, "verify"),
         ("audit", registry_audit.audit, "audit --since 2026-03-14T00:00:00Z > audit.jsonl"),
         ("restore-triggers", restore_triggers, "restore-triggers"),
@@ -84,14 +84,14 @@ def show(
         int | None,
         typer.Argument(
             min=1,
-            help="Number of the version. Default: the version in production, else the newest that "
-            "was trained here.",
+            help="Number of the version. Default: the version in production, or without one the "
+            "newest version that was trained here.",
             show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one version: state, numbers of the gate, lineage, metrics, receipts."""
+    """Show one version: state, result of the promotion gate, lineage, metrics, receipts."""
     with open_ledger() as ledger:
         selected_version = _select_version(ledger, model, version)
         receipts = [linked.receipt for linked in ledger.receipts(model, selected_version.number)]
@@ -126,7 +126,7 @@ def history(model: Model, as_json: AsJson = False) -> None:
         show_result(display.history_table(entries))
 
 
-def at(
+def show_production_at(
     model: Model,
     time: Annotated[
         str,
@@ -135,16 +135,16 @@ def at(
     as_json: AsJson = False,
 ) -> None:
     """Show the version that was in production at a given time, who promoted it and why."""
-    when = parse_time(time)
+    timestamp = parse_time(time)
     with open_ledger() as ledger:
-        move = ledger.production_at(model, when)
+        move = ledger.production_at(model, timestamp)
     if as_json:
         print_json(None if move is None else move.model_dump(mode="json"))
     elif move is None:
-        show_result(Text(f"{model}: nothing was in production at {when.isoformat()}."))
+        show_result(Text(f"{model}: nothing was in production at {timestamp.isoformat()}."))
     else:
         show_result(
-            Text(f"{model}: version {move.to_version} was in production, through this change:")
+            Text(f"{model}: version {move.to_version} was in production since this change:")
         )
         show_result(display.history_table([move]))
 
@@ -158,7 +158,8 @@ def promote(
         bool,
         typer.Option(
             "--reinstate",
-            help="Accept a verdict from before the version was rolled back. All gates still apply.",
+            help="Promote a version that was rolled back, with its verdict from before the "
+            "rollback. All gates still apply.",
         ),
     ] = False,
     key: KeyFile = None,
@@ -189,8 +190,8 @@ def approve(
     """Approve the promotion of a version whose verdict is PROMOTE.
 
     An approval is necessary if the pipeline has approval.required or known_keys.yaml has
-    two_person_since. It applies only to the current verdict and the current production version. If
-    actors have keys, sign the approval with yours (--key).
+    two_person_since. An approval applies only to the current verdict and the current production
+    version. If actors have keys, sign the approval with your key (--key).
     """
     with open_ledger(key) as ledger:
         receipt = ledger.approve(model, version, actor=actor or current_user(), reason=reason)
@@ -208,10 +209,11 @@ def rollback(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Return to the last good production version, if it can be loaded.
+    """Return to the last good production version.
 
-    Repeat the command to go further back. Versions that were rolled back are skipped. The code of
-    the checkout is not changed; the output states whether it is the code of the version.
+    If this version cannot be loaded, nothing is changed. Repeat the command to go further back.
+    Versions that were rolled back are skipped. The code of the checkout is not changed; the output
+    states whether the version was trained with the code of the checkout.
     """
     with open_ledger(key) as ledger:
         production = ledger.production_number(require_model(ledger, model))
@@ -233,16 +235,19 @@ def rollback(
 def verify(model: OptionalModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
     """Verify everything that is stored: artifacts, receipts, history and the log.
 
-    If no problem is found, the code of the production version is compared with its stored digest,
-    provided that the code can be imported. With a key, every line of the log must be signed with
-    it.
+    If no problem is found, the current code is compared with the code digest of the production
+    version. Code that cannot be imported is not compared. With a key, every line of the log must be
+    signed with this key.
     """
     with open_ledger() as ledger:
         findings = ledger.verify(model, store=artifact_store(), key=read_key(key))
         names = ledger.models() if model is None else [model]
         if not findings:
-            findings = [f for name in names for f in _code_findings(ledger.production(name))]
-        # Versions are counted only without findings, because versions() raises on damaged lineage.
+            productions = [ledger.production(name) for name in names]
+            findings = [
+                finding for production in productions for finding in _code_findings(production)
+            ]
+        # Not counted if there are findings, because versions() raises an error on damaged lineage.
         num_versions = 0 if findings else sum(len(ledger.versions(name)) for name in names)
     if as_json:
         print_json({"findings": [finding.model_dump(mode="json") for finding in findings]})
@@ -264,15 +269,15 @@ def verify(model: OptionalModel = None, key: KeyFile = None, as_json: AsJson = F
 def restore_triggers(as_json: AsJson = False) -> None:
     """Verify the log, and create the triggers of append-only tables again.
 
-    Use it for a database without these triggers, such as a copy that was made without them. Other
-    triggers on the registry's tables are dropped.
+    Use this command for a database without these triggers, such as a copy that was made without
+    triggers. All other triggers on the registry's tables are dropped.
     """
     with open_ledger() as ledger:
-        created = ledger.restore_triggers()
+        num_created = ledger.restore_triggers()
     if as_json:
-        print_json({"triggers": created})
+        print_json({"triggers": num_created})
     else:
-        show_result(Text(f"The log is valid. Created {pluralize(created, 'trigger')}."))
+        show_result(Text(f"The log is valid. Created {pluralize(num_created, 'trigger')}."))
 
 
 def _select_version(ledger: Ledger, model: str, number: int | None) -> Version:

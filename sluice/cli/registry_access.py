@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_storable(parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """Return the text of an option after checking that it can be stored; None without a text."""
+    """Return the text of an option after a check that it can be stored; None stays None."""
     if value is not None:
         require_storable_text(value, what=str(parameter.name))
     return value
@@ -52,7 +52,8 @@ Actor = Annotated[
     typer.Option(
         "--actor",
         envvar="SLUICE_ACTOR",
-        help="Who makes the change, for the history. Default: the user of the operating system.",
+        help="Person who makes the change, for the history. Default: the user of the operating "
+        "system.",
         callback=check_storable,
         show_default=False,
     ),
@@ -62,7 +63,7 @@ KeyFile = Annotated[
     typer.Option(
         "--key",
         envvar="SLUICE_REGISTRY_KEY",
-        help="File with the secret key that signs changes and verifies signatures. Without it, "
+        help="File with the secret key that signs changes and verifies signatures. Without a key, "
         "nothing is signed.",
         show_default=False,
     ),
@@ -89,7 +90,7 @@ def _home() -> Home:
 
 
 def open_ledger(key: Path | None = None, *, create: bool = False) -> Ledger:
-    """Open the registry; with a key file, every change is signed."""
+    """Open the registry. If ``key`` is given, every change is signed with this key file."""
     return Ledger.open(
         _home().registry_url,
         clock=lambda: datetime.now(UTC),
@@ -111,17 +112,17 @@ def open_rollouts(key: Path | None = None) -> "RolloutLedger":
 
 
 def read_key(path: Path | None) -> SigningKey | None:
-    """Read a key file; None without a file."""
+    """Return the key in a file; None if ``path`` is None."""
     return None if path is None else SigningKey.read(path)
 
 
 def artifact_store() -> ArtifactStore:
-    """Return the artifact store of the state folder."""
+    """Return the artifact store in ``SLUICE_HOME``."""
     return ArtifactStore(_home().artifacts)
 
 
 def pipeline_import_paths(model: str) -> tuple[str, ...]:
-    """Return the import paths of the workload and architecture of the shipped pipeline ``model``.
+    """Return the import paths of workload and architecture of the shipped pipeline ``model``.
 
     The result is empty if no shipped pipeline has this name.
 
@@ -137,7 +138,7 @@ def pipeline_import_paths(model: str) -> tuple[str, ...]:
 
 
 def require_model(ledger: Ledger, model: str) -> str:
-    """Return the name of a model after checking that the registry has it.
+    """Return the name of a model after a check that the registry contains the model.
 
     Raises:
         UnknownVersion: The registry has no such model.
@@ -154,16 +155,16 @@ def newest_trained_here(ledger: Ledger, model: str) -> Version:
         UnknownVersion: No such version exists.
     """
     versions = ledger.versions(require_model(ledger, model))
-    trained_here = [version for version in versions if not version.is_imported]
-    if not trained_here:
-        imported = ", ".join(str(version.number) for version in versions)
+    local_versions = [version for version in versions if not version.is_imported]
+    if not local_versions:
+        imported_numbers = ", ".join(str(version.number) for version in versions)
         raise UnknownVersion(
             f"A version of {model} that was trained here is required, and the registry has only "
-            f"imported versions: {imported}.",
+            f"imported versions: {imported_numbers}.",
             cause="An imported version is used only when its number is given.",
-            fix=f"Give its number, or train one: sluice run {model}",
+            fix=f"Give the number of a version, or train a version: sluice run {model}",
         )
-    return trained_here[-1]
+    return local_versions[-1]
 
 
 def show_result(content: RenderableType) -> None:
@@ -172,5 +173,5 @@ def show_result(content: RenderableType) -> None:
 
 
 def show_on_stderr(content: RenderableType) -> None:
-    """Print what a question is about on stderr, for a command whose stdout is JSON."""
+    """Print on stderr what a question is about, if stdout must contain only JSON."""
     SafeConsole(stderr=True, markup=False, highlight=False, emoji=False).print(content)

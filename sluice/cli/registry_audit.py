@@ -1,4 +1,4 @@
-"""``sluice registry audit``: every change and every refused attempt, as JSON lines."""
+"""``sluice registry audit``: prints every change and every refused attempt, as JSON lines."""
 
 import json
 from typing import Annotated
@@ -22,17 +22,18 @@ def audit(
 ) -> None:
     """Print every change and every refused attempt as JSON lines, oldest first.
 
-    Each line has user, time, versions, reason and the state of its signature, which is verified
+    Each line has user, time, versions, reason and the state of the signature, which is verified
     with the key of --key. To verify the registry as a whole: sluice registry verify.
     """
     start = None if since is None else parse_time(since)
     if start is not None and start.tzinfo is None:
         raise ContractError(
-            f"A point in time requires its time zone, got {since}.",
-            fix=f"Add it: {start.isoformat()}Z for UTC",
+            f"--since requires a time zone, got {since}.",
+            fix=f"Add the time zone: {start.isoformat()}Z for UTC",
         )
     with open_ledger() as ledger:
         records = ledger.audit(since=start, key=read_key(key))
     for record in records:
-        # Non-ASCII characters are escaped: a reason must not break the line or control a terminal.
+        # json.dumps escapes all non-ASCII characters, so that no reason breaks the line or controls
+        # a terminal.
         typer.echo(json.dumps(record.model_dump(mode="json")))

@@ -1,4 +1,4 @@
-"""Import of an MLflow model's predictions as the baseline of a pipeline."""
+"""Imports the predictions of an MLflow model as the baseline of a pipeline."""
 
 import os
 import tempfile
@@ -36,17 +36,19 @@ def import_baseline(
 
     Args:
         source: 'mlflow:/NAME/VERSION'.
-        pipeline: Name or file of the pipeline whose baseline the predictions become.
-        predictions: Artifact of the model's run with the predictions; None to run the model.
-        uri: Tracking URI; None for that of the pipeline's settings.
+        pipeline: Name or file of the pipeline that gets the predictions as its baseline.
+        predictions: Path of the file with the predictions, among the artifacts of the model's run;
+            None to run the model.
+        uri: Tracking URI; None for the URI in the pipeline's settings.
         trust: Models that the user trusts, as 'mlflow:/NAME/VERSION'. The model is run only if
-            ``source`` is one of them.
+            ``trust`` contains ``source``.
         timeout_s: Time limit for requests and predictions [s].
-        actor: Person who imports, for the history.
-        key: Key that signs the change.
+        actor: Person who imports the predictions, for the history.
+        key: File of the key that signs the change; None for no signature.
 
     Raises:
-        SettingsError: An option is missing, or the model is not trusted.
+        SettingsError: An option is missing, or both or neither of ``predictions`` and trust in the
+            model are given.
         UnknownVersion, SourceError: The server has no such model, or cannot be reached.
         ContractError: The predictions do not suit the pipeline.
     """
@@ -55,25 +57,26 @@ def import_baseline(
     model = MlflowModel.parse(source)
     if pipeline is None:
         raise SettingsError(
-            f"{source} becomes the baseline of a pipeline, and --pipeline is missing.",
-            fix="Give its name, or the path of its YAML file.",
+            f"An import of {source} requires --pipeline, which is missing.",
+            cause="The predictions become the baseline of this pipeline.",
+            fix="Give the name of the pipeline, or the path of its YAML file.",
         )
     is_trusted = source in trust
     if (predictions is None) != is_trusted:
         raise SettingsError(
             f"{source} needs either --predictions, or --trust {source}, got "
             f"{'both' if is_trusted else 'neither'}.",
-            cause="Loading a model of MLflow can execute any code that is stored in it; its "
-            "predictions in a file are only read.",
+            cause="Loading a model of MLflow can execute any code that is stored in the model. A "
+            "file of predictions is only read.",
             fix="Give --predictions with the path of a CSV or Parquet file among the artifacts of "
             f"the model's run. If you trust everybody who could write the model: --trust {source}",
         )
-    settings = _settings(pipeline)
-    tracking = settings.tracking.mlflow
-    address = uri or (tracking.uri if tracking else None)
+    settings = _pipeline_settings(pipeline)
+    mlflow_settings = settings.tracking.mlflow
+    address = uri or (mlflow_settings.uri if mlflow_settings else None)
     if address is None:
         raise SettingsError(
-            "The address of the MLflow server is unknown.",
+            "The address of the MLflow server is required and missing.",
             fix="Give --uri, or set MLFLOW_TRACKING_URI or tracking.mlflow.uri in the pipeline.",
         )
     require_client()
@@ -117,7 +120,7 @@ def _import_predictions(
         if predictions is None:
             features = folder / "features.parquet"
             rows.frame[list(workload.feature_columns)].to_parquet(features)
-        fetched = fetch_predictions(
+        fetched_predictions = fetch_predictions(
             model,
             uri=uri,
             artifact=predictions,
@@ -126,7 +129,7 @@ def _import_predictions(
             timeout_s=timeout_s,
             environ=os.environ,
         )
-        table = _read_table(fetched.path)
+        table = _read_table(fetched_predictions.path)
     if predictions is None:
         table = imported_baseline.label_predictions(table, rows.frame, what=description)
     table = imported_baseline.normalize_predictions(table, rows.frame.index, what=description)
@@ -136,7 +139,7 @@ def _import_predictions(
         artifact_store(),
         pipeline=settings.name,
         source=str(model),
-        evidence={**evidence, "run_id": fetched.run_id},
+        evidence={**evidence, "run_id": fetched_predictions.run_id},
         at=datetime.now(UTC),
     )
 
@@ -150,7 +153,7 @@ def _read_table(path: Path) -> "pd.DataFrame":
     return load_rows(source(uri=str(path), index=None), schema=Schema(columns=()))
 
 
-def _settings(pipeline: str) -> "PipelineSettings":
+def _pipeline_settings(pipeline: str) -> "PipelineSettings":
     from sluice.config.pipeline import defs_folder, find_pipeline
 
     return find_pipeline(pipeline, defs_folder())

@@ -20,7 +20,7 @@ User = Annotated[
     str,
     typer.Option(
         "--user",
-        help="Value of 'user' in the requests.",
+        help="Value of the field 'user' in the requests.",
         callback=check_storable,
         show_default=False,
     ),
@@ -38,9 +38,10 @@ def erase(model: Model, user: User, as_json: AsJson = False) -> None:
     if as_json:
         print_json(erased.model_dump(mode="json"))
         return
-    unassigned_note = (
+    unknown_user_note = (
         f" {pluralize(erased.unnamed, 'sample')} of an older version of Sluice "
-        f"{'does' if erased.unnamed == 1 else 'do'} not name a user, and will be deleted at expiry."
+        f"{'does' if erased.unnamed == 1 else 'do'} not contain a user, and will be deleted at "
+        "expiry."
         if erased.unnamed
         else ""
     )
@@ -49,6 +50,6 @@ def erase(model: Model, user: User, as_json: AsJson = False) -> None:
             f"Deleted {pluralize(erased.samples, 'sample')} of the user: {erased.drift} for drift, "
             f"{erased.pairs} answered by both arms of a rollout ({erased.awaiting_label} of them "
             f"waited for a label). {pluralize(erased.kept, 'sample')} of {model} "
-            f"{'stays' if erased.kept == 1 else 'stay'}.{unassigned_note}"
+            f"{'stays' if erased.kept == 1 else 'stay'}.{unknown_user_note}"
         )
     )

@@ -1,4 +1,4 @@
-"""``sluice registry export|import|new-key|sign``: files of versions, keys, a signed log."""
+"""``sluice registry export|import|new-key|sign``: version files, key pairs, signed log."""
 
 from pathlib import Path
 from typing import Annotated
@@ -49,7 +49,8 @@ def export_file(
         Path | None,
         typer.Option(
             envvar="SLUICE_PRIVATE_KEY",
-            help="Ed25519 private key that signs the file, from sluice registry new-key.",
+            help="File with the Ed25519 private key that signs the version file, from sluice "
+            "registry new-key.",
             show_default=False,
         ),
     ] = None,
@@ -58,9 +59,9 @@ def export_file(
 ) -> None:
     """Write one version to a file: lineage, receipts, history, weights and digests.
 
-    The same version gives the same bytes. A file signed with a private key can be verified by
-    everybody who has the public key; a file signed with --key, by those who have the same secret
-    key.
+    The same version gives the same bytes. Everybody who has the public key can verify a file that
+    is signed with a private key. A file that is signed with --key can be verified only with the
+    same secret key.
     """
     with open_ledger() as ledger:
         digest = export_version(
@@ -85,11 +86,11 @@ def import_file(
         typer.Option(
             "--trust",
             metavar="MODULE:CLASS",
-            help="Workload or architecture of the version whose code may run here, also if the "
-            "file contains the code; may be repeated. The code of Sluice, of the shipped pipeline "
-            "with the same name, and of versions of the model that were trained here is always "
-            "trusted. For a model of MLflow, give mlflow:/NAME/VERSION: the model is then loaded "
-            "and run.",
+            help="Import path of a workload or architecture that the version uses and whose code "
+            "may run here; may be repeated. It is required even if the file contains this code. "
+            "Always trusted is the code of Sluice, of the shipped pipeline with the same name, and "
+            "of versions of the model that were trained here. For a model of MLflow, give "
+            "mlflow:/NAME/VERSION: the model is then loaded and run.",
             show_default=False,
         ),
     ] = None,
@@ -97,8 +98,8 @@ def import_file(
         Path | None,
         typer.Option(
             envvar="SLUICE_TRUSTED_KEYS",
-            help="Text file with a line 'NAME ed25519:KEY' per trusted key. One of these keys must "
-            "have signed the file.",
+            help="Text file with a line 'NAME ed25519:KEY' per trusted key. The version file must "
+            "be signed with one of these keys.",
             show_default=False,
         ),
     ] = None,
@@ -136,12 +137,12 @@ def import_file(
 ) -> None:
     """Register the version of a file in state dev, or import the predictions of an MLflow model.
 
-    Every part of a file is verified, and no code in it is run. The receipts in it are stored but
-    promote nothing: the gates must pass here. With trusted keys, or with a key, the file must be
-    signed; the signer is printed and recorded in the history.
+    Every part of the file is verified, and no code in the file is run. The receipts in the file are
+    stored, but the version can be promoted only after the gates pass here. With trusted keys, or
+    with a key, the file must be signed. The signer is printed and recorded in the history.
 
-    With mlflow:/NAME/VERSION in place of the file, the predictions of that model are stored as the
-    baseline of a pipeline that has baseline.predictions: mlflow:/NAME/VERSION.
+    With mlflow:/NAME/VERSION in place of the file, the predictions of this model are stored. They
+    become the baseline of a pipeline that has baseline.predictions: mlflow:/NAME/VERSION.
     """
     if str(file).startswith(MLFLOW):
         receipt = import_baseline(
@@ -166,11 +167,11 @@ def import_file(
         return
     if pipeline is not None or predictions is not None:
         raise SettingsError(
-            f"--pipeline and --predictions belong to an import from MLflow, got the file {file}.",
-            fix="Leave them out, or give mlflow:/NAME/VERSION in place of the file.",
+            f"--pipeline and --predictions require an import from MLflow, got the file {file}.",
+            fix="Leave these options out, or give mlflow:/NAME/VERSION in place of the file.",
         )
     with open_ledger(key, create=True) as ledger:
-        imported = import_version(
+        import_result = import_version(
             ledger,
             file,
             store=artifact_store(),
@@ -180,21 +181,21 @@ def import_file(
             local_paths_of=pipeline_import_paths,
             trusted_paths=trust or (),
         )
-    version = imported.version
+    version = import_result.version
     if as_json:
         print_json(
             {
                 "model": version.model,
                 "version": version.number,
                 "state": version.state,
-                "created": imported.created,
-                "signed_by": imported.signed_by,
+                "created": import_result.created,
+                "signed_by": import_result.signed_by,
             }
         )
         return
-    note = "" if imported.created else " It was already registered; nothing was changed."
+    note = "" if import_result.created else " It was already registered; nothing was changed."
     registered_text = f"{version.model} version {version.number}, {version.state}.{note}"
-    show_result(Text(f"{registered_text} The file is {imported.signed_by}."))
+    show_result(Text(f"{registered_text} The file is {import_result.signed_by}."))
 
 
 def new_key(
@@ -202,22 +203,23 @@ def new_key(
     name: Annotated[
         str,
         typer.Option(
-            help="Name of the key's owner, shown to those who trust the key.", show_default=False
+            help="Name of the key's owner, shown to users who trust the key.", show_default=False
         ),
     ],
     as_json: AsJson = False,
 ) -> None:
     """Create an Ed25519 key pair that signs exported versions.
 
-    Keep the private key secret. Give the line of the .pub file to those who import your versions,
-    over a channel that nobody else can write to; they add it to their list of trusted keys.
+    Keep the private key secret. Give the line of the .pub file to the users who import your
+    versions, over a channel that nobody else can write to. They add the line to their file of
+    trusted keys.
     """
-    public = make_key_pair(file, name=name)
+    public_key = make_key_pair(file, name=name)
     if as_json:
-        print_json({"private_key": str(file), "name": name, "public_key": public.text})
+        print_json({"private_key": str(file), "name": name, "public_key": public_key.text})
     else:
-        show_result(Text(f"The private key is in {file}, the public one in {file}.pub:"))
-        show_result(Text(f"{name} {public.text}"))
+        show_result(Text(f"The private key is in {file}, the public key in {file}.pub:"))
+        show_result(Text(f"{name} {public_key.text}"))
 
 
 def sign(
@@ -228,10 +230,10 @@ def sign(
 ) -> None:
     """Sign the lines of the log that have no signature.
 
-    They are shown before the confirmation, with --json on stderr. Such lines were written without
-    a key, or not by Sluice. Only this command signs them, and the signature records that you
-    confirmed them. Keep the printed digest in another place: it covers everything in the registry
-    up to now.
+    The lines are shown before the confirmation, with --json on stderr. Lines without a signature
+    were written without a key, or not by Sluice. Only this command signs them, and the signature
+    records that you confirmed them. Keep the printed digest in another place: the digest covers
+    everything that the registry contains now.
     """
     if key is None:
         raise SettingsError(
@@ -240,29 +242,31 @@ def sign(
             "openssl rand -out registry.key 32",
         )
     with open_ledger(key) as ledger:
-        head, lines = ledger.unsigned_lines()
+        log_head, lines = ledger.unsigned_lines()
         if lines and not as_json:
             show_result(display.unsigned_table(lines))
         if lines and not yes:
-            if as_json:  # stdout is for the JSON only
+            if as_json:  # stdout must contain only JSON
                 show_on_stderr(display.unsigned_table(lines))
             question = f"Sign {pluralize(len(lines), 'line')} without a signature?"
             typer.confirm(question, abort=True, err=True)
-        ledger.sign(head, actor=actor or current_user())
+        ledger.sign(log_head, actor=actor or current_user())
     if as_json:
         signed_lines = [line.model_dump(mode="json") for line in lines]
-        print_json({"lines": head.num_lines, "digest": head.digest, "covered": signed_lines})
+        print_json(
+            {"lines": log_head.num_lines, "digest": log_head.digest, "covered": signed_lines}
+        )
     elif lines:
         show_result(
             Text(
-                f"Signed {pluralize(len(lines), 'line')}; the digest of the last one is "
-                f"{head.digest}."
+                f"Signed {pluralize(len(lines), 'line')}; the digest of the last line is "
+                f"{log_head.digest}."
             )
         )
     else:
         show_result(
             Text(
-                f"All lines are signed already ({pluralize(head.num_lines, 'line')}); the digest "
-                f"of the last one is {head.digest}."
+                f"All lines are signed already ({pluralize(log_head.num_lines, 'line')}); the "
+                f"digest of the last line is {log_head.digest}."
             )
         )

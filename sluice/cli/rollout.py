@@ -48,7 +48,9 @@ def watch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the status of a model's rollout until the rollout ends, without changing it.
+    """Show the status of a model's rollout until the rollout ends.
+
+    The command does not change the rollout.
 
     On a terminal the status is updated in place. Elsewhere, and with --json, one line is printed
     per change.
@@ -109,10 +111,11 @@ def _print_json_lines(statuses: "Iterator[RolloutStatus]", *, once: bool) -> Non
     if once:
         print_json(next(statuses))
         return
-    previous_without_time = None
+    previous_status = None
     for status in statuses:
-        without_time = status.model_copy(update={"at": status.rollout.started_at})
-        if without_time != previous_without_time:
+        # Two statuses that differ only in their time are equal here.
+        status_without_time = status.model_copy(update={"at": status.rollout.started_at})
+        if status_without_time != previous_status:
             sys.stdout.write(status.model_dump_json() + "\n")
             sys.stdout.flush()
-        previous_without_time = without_time
+        previous_status = status_without_time

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from sluice.rollout.state import Rollout, Transition
 
 _MAX_ATTEMPTS = 20
-"""Maximum number of attempts to record a change. An attempt fails if the controller, which runs
-every few seconds, changes the rollout at the same time."""
+"""Maximum number of attempts to record a change. An attempt fails if the controller changes the
+rollout at the same time. The controller runs every few seconds."""
 
 OptionalReason = Annotated[
     str,
@@ -64,8 +64,8 @@ def status(model: Model, as_json: AsJson = False) -> None:
         assessment = None if rollout.is_over else assess(ledger, rollout, now=now)
         resumed_assessment = None
         if assessment is not None and assessment.rollout.phase == "paused":
-            as_rolling = rollout.model_copy(update={"phase": "rolling"})
-            resumed_assessment = assess(ledger, as_rolling, now=now)
+            resumed_rollout = rollout.model_copy(update={"phase": "rolling"})
+            resumed_assessment = assess(ledger, resumed_rollout, now=now)
     last_transition = status.transitions[-1]
     if as_json:
         print_json(
@@ -79,19 +79,19 @@ def status(model: Model, as_json: AsJson = False) -> None:
             }
         )
         return
-    drift = (
+    drift_text = (
         "" if assessment is None or assessment.drift is None else describe_drift(assessment.drift)
     )
-    results_console().print(status_view(status, drift_text=drift))
+    results_console().print(status_view(status, drift_text=drift_text))
     _print_transition(
         "ended with" if assessment is None else "assessed now", assessment or last_transition
     )
     if resumed_assessment is not None:
-        _print_transition("if it were resumed", resumed_assessment)
+        _print_transition("if the rollout were resumed", resumed_assessment)
 
 
 def list_rollouts(model: Model, as_json: AsJson = False) -> None:
-    """List a model's rollouts, oldest first, with how each ended."""
+    """List a model's rollouts, oldest first, with phase and reason of the last transition."""
     with open_rollouts() as ledger:
         ids = ledger.rollout_ids(require_model(ledger, model))
         histories = [ledger.rollout_transitions(rollout_id) for rollout_id in ids]
@@ -111,9 +111,9 @@ def pause(
     as_json: AsJson = False,
 ) -> None:
     """Pause a rollout: its traffic share stays, its guards remain active, and no step ends."""
-    from sluice.rollout import transitions as changes
+    from sluice.rollout import transitions
 
-    _record_and_print(changes.pause, model, reason, actor, key, as_json=as_json)
+    _record_and_print(transitions.pause, model, reason, actor, key, as_json=as_json)
 
 
 def resume(
@@ -124,9 +124,9 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Resume a paused rollout with the same traffic share; the time limit of its step restarts."""
-    from sluice.rollout import transitions as changes
+    from sluice.rollout import transitions
 
-    _record_and_print(changes.resume, model, reason, actor, key, as_json=as_json)
+    _record_and_print(transitions.resume, model, reason, actor, key, as_json=as_json)
 
 
 def abort(
@@ -137,9 +137,9 @@ def abort(
     as_json: AsJson = False,
 ) -> None:
     """Abort a rollout: all traffic returns to production, and the challenger is removed."""
-    from sluice.rollout import transitions as changes
+    from sluice.rollout import transitions
 
-    _record_and_print(changes.abort, model, reason, actor, key, as_json=as_json)
+    _record_and_print(transitions.abort, model, reason, actor, key, as_json=as_json)
 
 
 class _Change(Protocol):
@@ -178,7 +178,7 @@ def _record_change(
             if rollout is None:
                 raise UnknownVersion(
                     f"{model} has had no rollout.",
-                    fix=f"See its versions: sluice registry list {model}",
+                    fix=f"List its versions: sluice registry list {model}",
                 )
             transition = change(rollout, now=datetime.now(UTC), actor=actor, reason=reason)
             try:
@@ -187,7 +187,7 @@ def _record_change(
             except RolloutConflict:
                 if attempts_left == 1:
                     raise
-    raise AssertionError("the last attempt returns or raises")
+    raise AssertionError("The last attempt returns or raises.")
 
 
 def _rollout_summary(transitions: "Sequence[Transition]") -> dict[str, Any]:

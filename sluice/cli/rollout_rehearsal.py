@@ -47,7 +47,9 @@ def rehearse(
     ] = 60.0,
     seed: Annotated[
         int,
-        typer.Option(min=0, help="Seed of the users and of the requests that the fault affects."),
+        typer.Option(
+            min=0, help="Seed of the simulated users, and of the choice of requests with the fault."
+        ),
     ] = 0,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the server; 0 selects a free one.")
@@ -56,19 +58,19 @@ def rehearse(
 ) -> None:
     """Rehearse a rollout in a sandbox: a real server answers held-out rows.
 
-    The challenger is a copy of the production model, with the fault of --fault. The real registry
-    and production are not changed. Exit code 0 when the rollout ended as expected, else 1.
+    The challenger is a copy of the production model with the planted fault. The real registry and
+    production are not changed. Exit code 0 when the rollout ended as expected, else 1.
     """
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.config.resolved import resolve
     from sluice.rehearsal.page import save_rehearsal
-    from sluice.rehearsal.run import rehearse as run
+    from sluice.rehearsal.run import rehearse as run_rehearsal
 
     planted_fault = _parse_fault(fault)
     resolved = resolve(find_pipeline(pipeline, defs_folder()))
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     with sample_display(Console(stderr=True), quiet=as_json) as on_sample, open_ledger() as ledger:
-        rehearsal = run(
+        rehearsal = run_rehearsal(
             resolved,
             ledger,
             artifact_store(),
@@ -78,53 +80,53 @@ def rehearse(
             port=port,
             on_sample=on_sample,
         )
-    report = str(save_rehearsal(rehearsal, home=home, environ=os.environ).path)
+    report_path = str(save_rehearsal(rehearsal, home=home, environ=os.environ).path)
     if as_json:
         content = rehearsal.model_dump(mode="json")
         outcome = {
             "as_expected": rehearsal.is_as_expected,
             "flaws": rehearsal.deviations,  # differences from the expected result
             "remedy": rehearsal.remedy,
-            "report": report,
+            "report": report_path,
         }
         print_json(content | outcome)
     else:
-        _show(rehearsal, report)
+        _print_result(rehearsal, report_path)
     if not rehearsal.is_as_expected:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 @contextmanager
 def sample_display(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
-    """Yield the function that displays the progress after each check of the rollout.
+    """Yield the function that displays the state of the rollout after each check of the controller.
 
-    On a terminal, it updates a live view. Otherwise, it prints one line per new transition. With
-    ``quiet``, it displays nothing.
+    On a terminal, the function updates a live view. Otherwise, it prints one line per new
+    transition. With ``quiet``, it displays nothing.
     """
     from sluice.rollout_control.view import status_view, transition_line
 
     if not console.is_terminal or quiet:
         num_printed = 0
 
-        def show(status: "RolloutStatus", _counts: "RequestCounts", _drift: str) -> None:
+        def print_changes(status: "RolloutStatus", _counts: "RequestCounts", _drift: str) -> None:
             nonlocal num_printed
             for transition in () if quiet else status.transitions[num_printed:]:
                 line = transition_line(transition, since=status.rollout.started_at)
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
             num_printed = len(status.transitions)
 
-        yield show
+        yield print_changes
         return
     with Live(console=console, auto_refresh=False, transient=True) as live:
         live.update(Text("The server and its challenger start ..."), refresh=True)
 
-        def draw(status: "RolloutStatus", counts: "RequestCounts", drift: str) -> None:
+        def update_view(status: "RolloutStatus", counts: "RequestCounts", drift: str) -> None:
             live.update(
                 Group(status_view(status, drift_text=drift), Text(""), _traffic(counts)),
                 refresh=True,
             )
 
-        yield draw
+        yield update_view
 
 
 def _traffic(counts: "RequestCounts") -> Text:
@@ -147,7 +149,7 @@ def _parse_fault(name: str) -> "InjectedFault":
     return cast("InjectedFault", name)
 
 
-def _show(rehearsal: "Rehearsal", report: str) -> None:
+def _print_result(rehearsal: "Rehearsal", report_path: str) -> None:
     from sluice.rehearsal.page import FAULT_DESCRIPTIONS
     from sluice.rollout_control.view import transitions_table
 
@@ -168,4 +170,4 @@ def _show(rehearsal: "Rehearsal", report: str) -> None:
     console.print()
     console.print(transitions_table(rehearsal.transitions, since=rehearsal.transitions[0].at))
     console.print()
-    console.print(f"  report   {report}", markup=False, soft_wrap=True)
+    console.print(f"  report   {report_path}", markup=False, soft_wrap=True)

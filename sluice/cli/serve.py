@@ -46,8 +46,8 @@ def serve_command(
     tokens: Annotated[
         Path | None,
         typer.Option(
-            help="File of named tokens with scopes and rates, created by: sluice tokens add. It "
-            "is read again when it changes.",
+            help="File of named tokens with scopes and rate limits, created by: sluice tokens add. "
+            "The file is read again when it changes.",
             show_default=False,
         ),
     ] = None,
@@ -88,13 +88,13 @@ def serve_command(
     ] = False,
     replicas: Annotated[
         int | None,
-        typer.Option(min=1, max=1000, help="With --ray: number of processes.  [default: 2]"),
+        typer.Option(min=1, max=1000, help="With --ray: number of server processes.  [default: 2]"),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
-            help="With --ray: a running cluster as host:port or auto. Default: Ray is started on "
-            "this machine.",
+            help="With --ray: address of a running cluster, host:port or auto. Default: Ray is "
+            "started on this machine.",
             show_default=False,
         ),
     ] = None,
@@ -102,7 +102,7 @@ def serve_command(
     """Serve predictions of the production model, and switch when production changes.
 
     When the server is ready, it prints one JSON line with its URL on stdout. The log is written to
-    stderr as JSON lines (with --ray to the logs of Ray). On SIGTERM the server drains: /readyz
+    stderr as JSON lines; with --ray, to the logs of Ray. On SIGTERM the server drains: /readyz
     fails first, and requests in progress are completed.
     """
     from sluice.config.pipeline import defs_folder, find_pipeline
@@ -159,8 +159,8 @@ def _serve_on_ray(
         signal.signal(signal_number, signal.SIG_DFL)  # a second signal ends the process immediately
         stop_requested.set()
 
-    def install_handlers(bound_port: int) -> None:
-        # Called after the start, because Ray installs its own handlers while it starts.
+    def install_signal_handlers(bound_port: int) -> None:
+        # Called after the start of Ray, because Ray installs its own handlers during its start.
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signal_number, drain)
         on_ready(bound_port)
@@ -171,7 +171,7 @@ def _serve_on_ray(
         address=address,
         port=port,
         tls=tls,
-        on_ready=install_handlers,
+        on_ready=install_signal_handlers,
         stop=stop_requested,
     )
 

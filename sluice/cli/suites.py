@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
 
 def list_suites(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """List every version of every suite."""
-    library = _library(_settings(pipeline).name)
+    library = _suite_library(_pipeline_settings(pipeline).name)
     entries = [entry for name in library.names() for entry in library.entries(name)]
     if as_json:
         print_json([entry.model_dump(mode="json") for entry in entries])
@@ -62,9 +62,11 @@ def list_suites(pipeline: Pipeline, as_json: AsJson = False) -> None:
     for column in ("suite", "version", "rows", "chosen by", "added", "digest"):
         table.add_column(column)
     for entry in entries:
-        added = f"{entry.added_at:%Y-%m-%d %H:%M}"
+        added_text = f"{entry.added_at:%Y-%m-%d %H:%M}"
         numbers = (str(entry.version), str(entry.num_rows))
-        table.add_row(entry.name, *numbers, entry.kind.replace("_", " "), added, entry.digest[:12])
+        table.add_row(
+            entry.name, *numbers, entry.kind.replace("_", " "), added_text, entry.digest[:12]
+        )
     results_console().print(table)
 
 
@@ -72,14 +74,14 @@ def show(
     pipeline: Pipeline,
     name: Name,
     version: Annotated[
-        int | None, typer.Option(min=1, help="Number of the version.", show_default="the newest")
+        int | None, typer.Option(min=1, help="Version number of the suite.", show_default="newest")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the rows of a suite, each with the reason why it is in the suite."""
     from sluice.evaluation.suites.suite import describe_origin
 
-    suite_version = _library(_settings(pipeline).name).load(name, version)
+    suite_version = _suite_library(_pipeline_settings(pipeline).name).load(name, version)
     if as_json:
         print_json(suite_version.model_dump(mode="json") | {"digest": suite_version.suite.digest})
         return
@@ -104,15 +106,15 @@ def add(
         str | None,
         typer.Option(
             help="Condition on the features: column names, numbers, strings, comparisons, 'in', "
-            "'and', 'or', 'not' and arithmetic. 'index' is the label of the row.",
+            "'and', 'or', 'not' and arithmetic. 'index' is the index label of the row.",
             show_default=False,
         ),
     ] = None,
     file: Annotated[
         Path | None,
         typer.Option(
-            help="CSV or Parquet file with a column 'row', the label of the row, and an optional "
-            "column 'reason'.",
+            help="CSV or Parquet file with a column 'row', the index label of the row, and an "
+            "optional column 'reason'.",
             show_default=False,
         ),
     ] = None,
@@ -120,8 +122,8 @@ def add(
         bool,
         typer.Option(
             "--hard",
-            help="Rows with the highest losses of production, or of the newest version trained "
-            "here.",
+            help="Use the rows with the highest losses of the production version. If no version is "
+            "in production, the newest version that was trained here is used.",
         ),
     ] = False,
     revise: Annotated[
@@ -129,16 +131,16 @@ def add(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add a suite: from a query on the features, a file of rows, or the hardest rows."""
+    """Add a suite: from a query on the features, a file of rows, or the rows of highest loss."""
     num_sources = (query is not None) + (file is not None) + hard
     if num_sources != 1:
         raise SettingsError(
             f"Exactly one of --query, --file and --hard is required, got {num_sources} of them.",
-            fix="Give exactly one; see sluice suites add --help.",
+            fix="Give exactly one of these options; see sluice suites add --help.",
         )
-    settings = _settings(pipeline)
+    settings = _pipeline_settings(pipeline)
     suite = _create_suite(settings, name, query, file)
-    library, now = _library(settings.name), datetime.now(UTC)
+    library, now = _suite_library(settings.name), datetime.now(UTC)
     entry = library.revise(suite, at=now) if revise else library.add(suite, at=now)
     if as_json:
         print_json(entry.model_dump(mode="json"))
@@ -153,24 +155,24 @@ def run(
     version: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of the registered version.", show_default="the newest trained here"
+            min=1, help="Number of the registered version.", show_default="newest trained here"
         ),
     ] = None,
     examples: Annotated[
-        int, typer.Option(min=1, help="Maximum number of rows of a suite on the page.")
+        int, typer.Option(min=1, help="Maximum number of rows per suite on the page.")
     ] = 40,
     as_json: AsJson = False,
 ) -> None:
     """Run all suites on a registered version, with the current rows of the source.
 
-    Writes a page to SLUICE_HOME/reports. Exit code 1 when a guard does not pass.
+    The command writes a page to SLUICE_HOME/reports. Exit code 1 when a guard does not pass.
     """
     from sluice.evaluation.suites.page import suites_page
     from sluice.reports.folder import save_page
 
-    settings = _settings(pipeline)
+    settings = _pipeline_settings(pipeline)
     report, number = _run_suites(settings, version)
-    saved = save_page(
+    page = save_page(
         suites_page(report, title=f"{settings.name} version {number}", max_examples=examples),
         f"suites/{settings.name}/version-{number}",
         home=_home(),
@@ -178,10 +180,10 @@ def run(
     )
     if as_json:
         content = report.model_dump(mode="json") | {"outcome": report.outcome, "version": number}
-        print_json(content | {"page": str(saved.path)})
+        print_json(content | {"page": str(page.path)})
     else:
         _print_report(report)
-        results_console(markup=False).print(f"{report.reason}\nPage: {saved.path}", soft_wrap=True)
+        results_console(markup=False).print(f"{report.reason}\nPage: {page.path}", soft_wrap=True)
     if not report.passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
@@ -189,7 +191,7 @@ def run(
 def _create_suite(
     settings: "PipelineSettings", name: str, query: str | None, file: Path | None
 ) -> "Suite":
-    """Return the suite of a query or a file; without both, the hard suite."""
+    """Return the suite of a query or a file; if both are None, the suite of the hard rows."""
     from sluice.config.resolved import resolve
     from sluice.evaluation.suites.hard_rows import hard_suite
     from sluice.evaluation.suites.user_suites import file_suite, query_suite
@@ -201,7 +203,7 @@ def _create_suite(
         return query_suite(name, query, rows.frame)
     if file is not None:
         return file_suite(name, file, rows.frame.index)
-    with _ledger() as ledger:
+    with _open_ledger() as ledger:
         version = ledger.production(settings.name) or newest_trained_here(ledger, settings.name)
     store = ArtifactStore(_home().artifacts)
     return hard_suite(
@@ -218,13 +220,13 @@ def _run_suites(settings: "PipelineSettings", number: int | None) -> "tuple[Suit
     from sluice.evaluation.suites.run import run_suites
     from sluice.evaluation.suites.version_scoring import SourceRows, score_arms
 
-    suites = _library(settings.name).newest()
+    suites = _suite_library(settings.name).newest()
     if not suites:
         raise SettingsError(
             f"{settings.name} has no suite.", fix="To add one: sluice suites add --help"
         )
     workload = resolve(settings).workload
-    with _ledger() as ledger:
+    with _open_ledger() as ledger:
         model = settings.name
         version = ledger.version(model, number) if number else newest_trained_here(ledger, model)
         rows = SourceRows.load(workload)
@@ -257,19 +259,19 @@ def _print_report(report: "SuiteReport") -> None:
     results_console(markup=False).print(table)
 
 
-def _settings(pipeline: str) -> "PipelineSettings":
+def _pipeline_settings(pipeline: str) -> "PipelineSettings":
     from sluice.config.pipeline import defs_folder, find_pipeline
 
     return find_pipeline(pipeline, defs_folder())
 
 
-def _ledger() -> "Ledger":
+def _open_ledger() -> "Ledger":
     from sluice.registry.ledger import Ledger
 
     return Ledger.open(_home().registry_url, clock=lambda: datetime.now(UTC), create=False)
 
 
-def _library(pipeline: str) -> "SuiteLibrary":
+def _suite_library(pipeline: str) -> "SuiteLibrary":
     from sluice.evaluation.suites.library import SuiteLibrary
 
     home = _home()

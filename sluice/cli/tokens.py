@@ -11,9 +11,7 @@ from sluice.cli.output import print_json
 if TYPE_CHECKING:
     from sluice.serving.token_file import TokenFile
 
-_FILE = typer.Option(
-    "--file", help="Token file; created when it does not exist.", show_default=False
-)
+_FILE = typer.Option("--file", help="Token file; created if it does not exist.", show_default=False)
 _EXISTING_FILE = typer.Option("--file", help="Token file.", show_default=False)
 _JSON = typer.Option("--json", help="Print JSON.")
 
@@ -43,8 +41,8 @@ def add(
     requests_per_s: Annotated[
         float | None,
         typer.Option(
-            help="Rate limit of the token per server process [1/s]. Default: an equal share of the "
-            "server's rate.",
+            help="Rate limit of requests with the token, per server process [1/s]. Default: an "
+            "equal share of serving.requests_per_s.",
             show_default=False,
         ),
     ] = None,
@@ -57,7 +55,7 @@ def add(
     """
     from sluice.serving.token_file import TokenFile, make_token
 
-    tokens_file = _read_or_empty(file)
+    tokens_file = _read_token_file(file)
     if name in tokens_file.tokens:
         raise SettingsError(
             f"{file} already has a token named '{name}'.",
@@ -81,19 +79,22 @@ def remove(
     """Remove a token; a running server rejects it within a second."""
     from sluice.serving.token_file import TokenFile
 
-    tokens_file = _read_or_empty(file)
+    tokens_file = _read_token_file(file)
     if name not in tokens_file.tokens:
         raise SettingsError(
-            f"{file} has no token '{name}'; it has {', '.join(tokens_file.tokens) or 'none'}.",
-            fix="Give one of them." if tokens_file.tokens else "Check the path of the file.",
+            f"{file} has no token '{name}'. Its tokens: {', '.join(tokens_file.tokens) or 'none'}.",
+            fix="Give the name of one of these tokens."
+            if tokens_file.tokens
+            else "Check the path of the file.",
         )
-    remaining = {key: entry for key, entry in tokens_file.tokens.items() if key != name}
-    TokenFile(tokens=remaining).write(file)
+    remaining_tokens = {key: entry for key, entry in tokens_file.tokens.items() if key != name}
+    TokenFile(tokens=remaining_tokens).write(file)
     if as_json:
         print_json({"removed": name})
 
 
-def _read_or_empty(file: Path) -> "TokenFile":
+def _read_token_file(file: Path) -> "TokenFile":
+    """Return the tokens of the file; no tokens if it does not exist."""
     from sluice.serving.token_file import TokenFile
 
     return TokenFile.read(file) if file.exists() else TokenFile(tokens={})

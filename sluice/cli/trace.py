@@ -1,4 +1,4 @@
-"""``sluice trace``: finds silent faults in any PyTorch program, without changing it."""
+"""``sluice trace``: finds silent faults in a PyTorch program, without changes of the program."""
 
 import json
 import os
@@ -19,12 +19,12 @@ _EXAMPLE = "Example: sluice trace --out traces -- python train.py --epochs 3"
 
 
 class _TraceGroup(TyperGroup):
-    """A group in which everything after two dashes is a program to run."""
+    """Command group in which everything after two dashes is a program to run."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Include the options of the hidden command ``run``."""
-        options = [p for p in self.commands[_RUN].params if p.param_type_name == "option"]
-        return [*options, *super().get_params(ctx)]
+        """Return the parameters of the group and the options of the hidden command ``run``."""
+        run_options = [p for p in self.commands[_RUN].params if p.param_type_name == "option"]
+        return [*run_options, *super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the name of the hidden command ``run`` if the arguments contain two dashes."""
@@ -32,7 +32,7 @@ class _TraceGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Reject a program without two dashes, and options of ``run`` before another command."""
-        known_commands = sorted(set(self.commands) - {_RUN})
+        visible_commands = sorted(set(self.commands) - {_RUN})
         is_known = args[0] in self.commands
         has_run_options = any(
             ctx.params[option.name] != option.get_default(ctx)
@@ -42,11 +42,11 @@ class _TraceGroup(TyperGroup):
         if has_run_options or not is_known:
             raise SettingsError(
                 "A program to trace must follow two dashes, which are missing before "
-                f"'{args[0]}'.{'' if is_known else suggest_nearest(args[0], known_commands)}",
-                cause=f"Without dashes, only the commands {', '.join(known_commands)} are "
-                "accepted, with their options after their name.",
-                fix=f"Leave out the options before '{args[0]}'. For the options of this command: "
-                f"sluice trace {args[0]} --help"
+                f"'{args[0]}'.{'' if is_known else suggest_nearest(args[0], visible_commands)}",
+                cause=f"Without dashes, only the commands {', '.join(visible_commands)} are "
+                "accepted, with the options of the command after its name.",
+                fix=f"Leave out the options before '{args[0]}'. To list the options of this "
+                f"command: sluice trace {args[0]} --help"
                 if is_known
                 else f"sluice trace [OPTIONS] -- {_command_line(args)}",
             )
@@ -84,15 +84,15 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 min=0,
                 help="Stop the program after this number of consecutive non-finite losses, and "
-                "store its last good state; 0 for never. The state is copied after 0, 1, 2, 4, 8, "
-                "... steps, then every 100 steps.",
+                "store the last good state of the program; 0 for never. The state is copied after "
+                "0, 1, 2, 4, 8, ... steps, then every 100 steps.",
             ),
         ] = 0,
         skip_nonfinite: Annotated[
             bool,
             typer.Option(
                 "--skip-nonfinite",
-                help="Skip optimizer steps on the gradients of a non-finite loss.",
+                help="Skip the optimizer steps that would use the gradients of a non-finite loss.",
             ),
         ] = False,
     ) -> None:
@@ -101,8 +101,10 @@ def register(app: typer.Typer) -> None:
         from sluice.trace.settings import TraceSettings
 
         settings = TraceSettings(stop_after=stop_after, skip_nonfinite=skip_nonfinite)
-        code = run_traced(command, out=out, settings=settings, environ=os.environ, cwd=Path.cwd())
-        raise typer.Exit(code)
+        exit_code = run_traced(
+            command, out=out, settings=settings, environ=os.environ, cwd=Path.cwd()
+        )
+        raise typer.Exit(exit_code)
 
     @group.command("report", epilog="Example: sluice trace report traces")
     def report(
@@ -117,11 +119,12 @@ def register(app: typer.Typer) -> None:
 
         reports = report_traces(folder)
         if as_json:
-            print("[" + ",\n".join(r.model_dump_json() for r in reports) + "]")
+            print("[" + ",\n".join(report.model_dump_json() for report in reports) + "]")
         else:
             for trace_report in reports:
                 results_console(markup=False).print(format_report(trace_report))
-        if any(d.finding.severity == "error" for r in reports for d in r.diagnoses):
+        diagnoses = [diagnosis for report in reports for diagnosis in report.diagnoses]
+        if any(diagnosis.finding.severity == "error" for diagnosis in diagnoses):
             raise typer.Exit(EXIT_GATE_BLOCKED)
 
     @group.command("replay", epilog="Example: sluice trace replay traces")
@@ -135,18 +138,18 @@ def register(app: typer.Typer) -> None:
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Write one page per traced process that replays its training."""
+        """Write one page per traced process, which replays the training of the process."""
         from sluice.trace.report.replay.export import write_replays, write_tensorboard
 
         pages = write_replays(folder)
-        points = None if tensorboard is None else write_tensorboard(folder, tensorboard)
+        num_points = None if tensorboard is None else write_tensorboard(folder, tensorboard)
         if as_json:
-            print(json.dumps({"pages": [str(page) for page in pages], "points": points}))
+            print(json.dumps({"pages": [str(page) for page in pages], "points": num_points}))
             return
         for page in pages:
             results_console(markup=False).print(str(page))
         if tensorboard is not None:
-            results_console(markup=False).print(f"{points:,} points written to {tensorboard}")
+            results_console(markup=False).print(f"{num_points:,} points written to {tensorboard}")
 
     add_probe(group)
     app.add_typer(group)

@@ -42,8 +42,8 @@ def add_probe(group: typer.Typer) -> None:
 
         The probes test causality and padding (with perturbed inputs), tokenizers, gradients (in
         double precision), the schedule (in a dry run), evaluation mode, seeds, and the rows of
-        several ranks. Exit code 1 when a probe fails. With ``--only``, also when a named probe does
-        not apply to the workload or has no clear result.
+        several ranks. Exit code 1 when a probe fails. With ``--only``, the exit code is also 1 when
+        a named probe does not apply to the workload or has no clear result.
         """
         from sluice.probes.library import run_probes
 
@@ -53,8 +53,8 @@ def add_probe(group: typer.Typer) -> None:
             print_json([result.model_dump() for result in probe_results])
         else:
             results_console().print(_table(probe_results))
-        failing_outcomes = ("fail", "insufficient", "skipped") if names else ("fail",)
-        if any(result.outcome in failing_outcomes for result in probe_results):
+        failed_outcomes = ("fail", "insufficient", "skipped") if names else ("fail",)
+        if any(result.outcome in failed_outcomes for result in probe_results):
             raise typer.Exit(EXIT_GATE_BLOCKED)
 
 

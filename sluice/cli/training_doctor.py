@@ -35,9 +35,9 @@ def add_training_doctors(group: typer.Typer) -> None:
     def randomness(pipeline: _Pipeline, as_json: _Json = False) -> None:
         """List every source of randomness of a training, and whether it is seeded.
 
-        Runs each part of the workload once, and trains for one epoch on one batch. Lists, with file
-        and line, the code that draws from a global generator and the operations without a
-        deterministic implementation. The exit code is 0 for any result.
+        The command runs each part of the workload once, and trains for one epoch on one batch. It
+        lists, with file and line, the code that draws from a global generator, and the operations
+        without a deterministic implementation. The exit code is 0 for any result.
 
         Example: sluice doctor randomness sp500_volatility
         """
@@ -58,10 +58,10 @@ def add_training_doctors(group: typer.Typer) -> None:
         ] = 200,
         as_json: _Json = False,
     ) -> None:
-        """Run a learning-rate range test: find the rate at which the loss falls most steeply.
+        """Run a range test: find the learning rate at which the loss falls most steeply.
 
-        The curve is also saved as a page in SLUICE_HOME/reports. Exit code 1 when the loss falls
-        at no rate.
+        The curve is also saved as a page in SLUICE_HOME/reports. Exit code 1 when the loss does not
+        fall at any learning rate.
 
         Example: sluice doctor learning-rate sp500_volatility --steps 400
         """
@@ -87,7 +87,7 @@ def add_training_doctors(group: typer.Typer) -> None:
         ] = None,
         as_json: _Json = False,
     ) -> None:
-        """Find the largest batch that fits into memory by running real steps.
+        """Find the largest batch that fits into memory, by running training steps.
 
         Example: sluice doctor batch-size sp500_volatility --memory-gib 2
         """
@@ -109,8 +109,8 @@ def _print(json_text: str, content: Group | Text, *, as_json: bool) -> None:
         results_console().print(content)
 
 
-def _first_fold(workload: "Workload") -> "tuple[Workload, Examples]":
-    """Return the workload, fitted on the train rows of the first fold, and these rows."""
+def _fit_first_fold(workload: "Workload") -> "tuple[Workload, Examples]":
+    """Return the workload, fitted on the first fold, and the train rows of this fold."""
     from sluice.workloads.fitted_state import fit_workload
 
     frame = workload.compute_features(workload.load_rows())
@@ -127,7 +127,7 @@ def _run_range_test(pipeline: "ResolvedPipeline", steps: int) -> "RangeTest":
 
     test_settings = RangeTestSettings.parse({"num_steps": steps}, where="--steps")
     settings = pipeline.settings
-    workload, train = _first_fold(pipeline.workload)
+    workload, train = _fit_first_fold(pipeline.workload)
     with deterministic():
         model = prepare_model(workload, settings.model, train, seed=settings.seeds[0])
         return range_test(
@@ -150,14 +150,14 @@ def _save_curve(result: "RangeTest", pipeline: "ResolvedPipeline") -> None:
     from sluice.training.range_test_plot import range_test_png
 
     settings = pipeline.settings
-    picture = base64.b64encode(range_test_png(result, unit=pipeline.workload.loss_unit))
+    encoded_png = base64.b64encode(range_test_png(result, unit=pipeline.workload.loss_unit))
     title = f"Learning rates of {settings.name}"
     body = (
         f"<h1>{html_escape(title)}</h1>\n<p>{html_escape(result.summary)}</p>\n"
         f"<p>{html_escape(result.fix)}</p>\n"
         f"<p class=soft>Learning rate in the settings: {settings.training.learning_rate:g}.</p>\n"
         f'<div class="card"><img alt="loss over learning rate" '
-        f'src="data:image/png;base64,{picture.decode()}"></div>'
+        f'src="data:image/png;base64,{encoded_png.decode()}"></div>'
     )
     page = save_page(
         html_page(title, body),
@@ -185,7 +185,7 @@ def _search_batch(
         memory_bytes = torch.cuda.mem_get_info(device)[0] // 2
     else:
         memory_bytes = available_bytes() // 2
-    workload, train = _first_fold(pipeline.workload)
+    workload, train = _fit_first_fold(pipeline.workload)
     return find_largest_batch(
         workload,
         settings.model,
@@ -200,30 +200,36 @@ def _search_batch(
 
 
 def _randomness_tables(report: "RandomnessReport") -> Group:
-    sources = Table("source", "status", "detail", box=None, pad_edge=False)
+    source_table = Table("source", "status", "detail", box=None, pad_edge=False)
     for source in report.audit.sources:
         colour = "green" if source.status in ("seeded", "not started") else "yellow"
-        sources.add_row(source.name, f"[{colour}]{source.status}[/{colour}]", escape(source.detail))
-    draws = Table("part", "draws from", box=None, pad_edge=False)
+        source_table.add_row(
+            source.name, f"[{colour}]{source.status}[/{colour}]", escape(source.detail)
+        )
+    draw_table = Table("operation", "draws from", box=None, pad_edge=False)
     for draw in report.draws:
-        draws.add_row(draw.operation, escape(", ".join(draw.moved)) or "nothing")
+        draw_table.add_row(draw.operation, escape(", ".join(draw.moved)) or "nothing")
     findings = "\n".join(report.findings) or "Every source of randomness has its own seed."
-    return Group(sources, Text(), draws, Text(), Text(findings))
+    return Group(source_table, Text(), draw_table, Text(), Text(findings))
 
 
 def _batch_table(result: "BatchSizeResult") -> Group:
-    attempts = Table("rows", "fits", "memory", "seconds", "problem", box=None, pad_edge=False)
+    attempt_table = Table(
+        "rows", "fits", "peak memory", "seconds", "problem", box=None, pad_edge=False
+    )
     for attempt in result.attempts:
-        attempts.add_row(
+        attempt_table.add_row(
             f"{attempt.rows:,}",
             "yes" if attempt.fits else "no",
             f"{attempt.peak_bytes / _GIB:.3f} GiB",
             f"{attempt.seconds:.2f}",
             escape(attempt.problem),
         )
-    limit = "memory" if result.bound == "memory" else "--limit-rows or the number of train rows"
-    summary = (
-        f"The largest batch that ran has {result.rows:,} rows, limited by {limit} "
-        f"({result.memory_bytes / _GIB:.2f} GiB allowed)."
+    limit_text = (
+        "memory" if result.bound == "memory" else "--limit-rows or the number of train rows"
     )
-    return Group(attempts, Text(), Text(summary))
+    summary = (
+        f"The largest batch that ran has {result.rows:,} rows, limited by {limit_text} "
+        f"(memory limit: {result.memory_bytes / _GIB:.2f} GiB)."
+    )
+    return Group(attempt_table, Text(), Text(summary))

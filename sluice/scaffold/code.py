@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 _MAX_COMMENT_CHARS = 92
-"""Maximum length of a line that is a comment alone [characters]."""
+"""Maximum length of a line that contains only a comment [characters]."""
 
 _MAX_LINE_CHARS = 100
-"""Maximum length of any other generated line, with a comment at its end or not [characters]."""
+"""Maximum length of any other generated line, including a comment at its end [characters]."""
 
 _YAML_WORD = re.compile(
     r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][\w./-]*", re.IGNORECASE
@@ -39,7 +39,7 @@ def comment(text: str, *, indent: int = 0) -> str:
 
 
 def with_comment(code: str, reason: str, *, indent: int) -> str:
-    """Return a line of code with its reason at the end, or above it if the line would be long."""
+    """Return code with a comment at the end of the line; above the code if it would be too long."""
     line = f"{' ' * indent}{code}  # {' '.join(reason.split())}"
     if len(line) <= _MAX_LINE_CHARS:
         return line
@@ -50,7 +50,7 @@ def wrap_call(code: str, *, indent: int) -> str:
     """Return a call; if it is too long for one line, its arguments are on separate lines."""
     if indent + len(code) <= _MAX_LINE_CHARS or "(" not in code:
         return code
-    head, _, rest = code.partition("(")
+    call_name, _, rest = code.partition("(")
     margin = " " * (indent + 4)
     arguments = rest.removesuffix(",").removesuffix(")")
     body = textwrap.wrap(
@@ -62,12 +62,12 @@ def wrap_call(code: str, *, indent: int) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    lines = "\n".join([f"{head}(", *body, f"{' ' * indent}),"])
+    lines = "\n".join([f"{call_name}(", *body, f"{' ' * indent}),"])
     return lines.replace(_SPACE_PLACEHOLDER, " ")
 
 
 def class_name(name: str) -> str:
-    """Return the name of a class for a pipeline.
+    """Return the name of the workload class of a pipeline.
 
     >>> class_name("my_model")
     'MyModel'
@@ -76,12 +76,12 @@ def class_name(name: str) -> str:
 
 
 def join_lines(parts: Iterable[str | None]) -> str:
-    """Return the content of a file with each part on separate lines; None is left out."""
+    """Return the content of a file that has each part on separate lines; None is left out."""
     return "\n".join(part for part in parts if part is not None) + "\n"
 
 
 def flow_mapping(values: dict[str, Any]) -> str:
-    """Return a mapping in YAML's flow style; JSON values are YAML values."""
+    """Return a mapping in YAML's flow style, with values as JSON, which is valid YAML."""
     entries = (f"{key}: {_yaml_value(value)}" for key, value in values.items())
     return f"{{{', '.join(entries)}}}"
 

@@ -1,4 +1,4 @@
-"""Creates the files of a pipeline from data."""
+"""Writes the files of a new pipeline for a data file or a folder of images."""
 
 import os
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ _REASONS_NOTE = "Comments in the files state the reason of each guess."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPipeline:
-    """Files of a new pipeline, and what was guessed."""
+    """Files of a new pipeline, and the guesses about its data."""
 
     files: tuple[Path, ...]
     """The pipeline file, the code and the test."""
@@ -47,7 +47,7 @@ def create_for_init(folder: Path, data: Path, *, target: str | None, name: str) 
         name: Name of the pipeline.
 
     Raises:
-        SourceError: There is no such file or folder, or it cannot be read.
+        SourceError: The file or folder does not exist, or cannot be read.
         SettingsError: The name is invalid, or the target is missing or not a column.
         ContractError: A file exists, or the data are not sufficient for a model.
     """
@@ -76,8 +76,8 @@ def _inspect(data: Path, target: str | None) -> TableGuess | ImageGuess:
     if data.is_dir():
         if target is not None:
             raise SettingsError(
-                f"{data} is a folder of images. Their classes are the names of the subfolders, so "
-                f"there is no column '{target}'.",
+                f"{data} is a folder of images, so there is no column '{target}'. The names of the "
+                "subfolders are the classes.",
                 fix="Remove --target, or pass a CSV, Parquet or JSON lines file.",
             )
         return inspect_images(data)
@@ -85,14 +85,14 @@ def _inspect(data: Path, target: str | None) -> TableGuess | ImageGuess:
         raise SettingsError(
             f"The column of {data} to predict is unknown.",
             cause="No column can be recognised as a target from its values.",
-            fix=f"Name it: sluice init {data} --target COLUMN",
+            fix=f"Give its name: sluice init {data} --target COLUMN",
         )
     return inspect_table(data, target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Description:
-    """What was guessed about the data; see the fields of ``NewPipeline``."""
+    """Guesses about the data; see the fields of ``NewPipeline``."""
 
     task: str
     summary: str
@@ -119,11 +119,11 @@ def _write_pipeline(folder: Path, files: dict[str, str], description: _Descripti
 
 def _describe_table(guess: TableGuess) -> _Description:
     columns = tuple(dict.fromkeys(column.name for column in guess.inputs))
-    order = "in time order" if guess.order.value == "time" else "without a time order"
+    order_text = "in time order" if guess.order.value == "time" else "without a time order"
     return _Description(
         task=str(guess.task.value),
         summary=f"{str(guess.task.value).capitalize()} of '{guess.target}' "
-        f"({guess.task.reason}), {pluralize(guess.num_rows, 'row')} {order}, "
+        f"({guess.task.reason}), {pluralize(guess.num_rows, 'row')} {order_text}, "
         f"{pluralize(len(columns), 'input')}. {_REASONS_NOTE}",
         inputs=columns,
         left_out=tuple((column.name, column.reason) for column in guess.left_out),

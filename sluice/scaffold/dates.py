@@ -1,4 +1,4 @@
-"""Recognizes columns of dates, and the column that orders rows in time."""
+"""Finds columns of dates, and the column that orders rows in time."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _TIME_FORMATS = ("", " %H:%M", " %H:%M:%S")
 _BIRTH_NAME = re.compile(r"birth|dob|born", re.IGNORECASE)
 
 MIN_DATES = 60
-"""Minimum number of distinct dates of a column for the rows to be ordered by it."""
+"""Rows are ordered by a column of dates only if it has at least this number of distinct dates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class DateColumn:
 
     dates: "pd.Series[Any]"
     format: str | None
-    """Format of the texts for strptime; None for ISO 8601, or for a column of type datetime."""
+    """Format of the texts for strptime; None for ISO 8601 and for a column of type datetime."""
 
     note: str = ""
     """Remark on an ambiguous format, or on UTC offsets."""
@@ -39,8 +39,9 @@ def find_dates(rows: pd.DataFrame) -> Mapping[str, DateColumn]:
 def as_date_column(series: "pd.Series[Any]") -> DateColumn | None:
     """Return a column as dates; None if it has missing values, or values that are not dates.
 
-    A text such as 01/02/2024 is ambiguous. If two formats fit, the one with which the column is
-    sorted is used, otherwise the one with the day first.
+    A text such as 01/02/2024 is ambiguous. If several formats fit, the first format with which the
+    column is sorted is used. If the column is sorted with none of them, the first format is used.
+    Formats that begin with the day precede formats that begin with the month.
     """
     if series.hasnans:
         return None
@@ -51,10 +52,10 @@ def as_date_column(series: "pd.Series[Any]") -> DateColumn | None:
     texts = series.astype("str")
     if not all(_DATE_START.match(text) for text in texts.head(20)):
         return None
-    iso = _convert(texts, None)
-    if iso is not None:
-        note = "Times with a UTC offset are read in UTC." if iso.dt.tz is not None else ""
-        return DateColumn(dates=iso, format=None, note=note)
+    iso_dates = _convert(texts, None)
+    if iso_dates is not None:
+        note = "Times with a UTC offset are read in UTC." if iso_dates.dt.tz is not None else ""
+        return DateColumn(dates=iso_dates, format=None, note=note)
     formats = [date + time for date in _DATE_FORMATS for time in _TIME_FORMATS]
     matches = [
         (date_format, dates)
@@ -77,9 +78,10 @@ def as_date_column(series: "pd.Series[Any]") -> DateColumn | None:
 
 
 def choose_time_column(columns: Mapping[str, DateColumn]) -> str | None:
-    """Return the column that orders rows in time: the first sorted column, else the first one.
+    """Return the column that orders rows in time: the first sorted column, or the first column.
 
     Columns with fewer than ``MIN_DATES`` distinct dates, and dates of birth, are not considered.
+    The result is None if no other column exists.
     """
     usable_columns = {
         name: column
@@ -93,6 +95,7 @@ def choose_time_column(columns: Mapping[str, DateColumn]) -> str | None:
 
 
 def _convert(texts: "pd.Series[Any]", date_format: str | None) -> "pd.Series[Any] | None":
+    """Return texts as dates; None if a text does not fit the format, or only some have offsets."""
     try:
         dates = parse_dates(texts, date_format=date_format, errors="coerce")
     except ValueError:  # only some of the dates have a UTC offset

@@ -1,15 +1,15 @@
-"""Guesses of ``sluice init`` about the data, from which it writes the files of a pipeline."""
+"""Guesses about the data, from which the files of a new pipeline are generated."""
 
 from dataclasses import dataclass
 from typing import Any
 
 FIRST_FOLDS: dict[str, Any] = {"num_folds": 2, "first_test_share": 0.5, "val_share": 0.2}
-"""Folds of a first run: half of the rows precede the first test rows."""
+"""Fold settings of a first run: half of the rows precede the first test rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """Value that was chosen from the data, and the reason, which becomes a comment."""
+    """Value that was guessed from the data, and the reason, which becomes a comment."""
 
     value: Any
     reason: str
@@ -17,15 +17,15 @@ class Guess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputGuess:
-    """Column of the data, or a lag of the target, that is an input or is left out."""
+    """Guess for a column, or a lag of the target: how it becomes an input, or why it does not."""
 
     name: str
     code: str
-    """Python expression of the input; empty for a column that is left out."""
+    """Python expression that constructs the input; empty for a column that is left out."""
 
     reason: str
     kind: str = ""
-    """Name of the class that ``code`` constructs, such as Number; empty without ``code``."""
+    """Name of the input class in ``code``, such as Number; empty for a column that is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,10 @@ class TableGuess:
 
     num_rows: int
     source: dict[str, Any]
-    """Settings of the source."""
+    """Settings of the data source."""
 
     order: Guess
-    """Whether rows are in time order ("time") or independent ("hash")."""
+    """Either "time" for rows in time order, or "hash" for independent rows."""
 
     has_repeated_times: bool
     """Whether several rows have the same time."""

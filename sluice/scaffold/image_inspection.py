@@ -1,4 +1,4 @@
-"""Inspects a folder of images and guesses classes and size."""
+"""Inspects a folder of images, and guesses the classes and the image size."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from sluice.data.rows.image_listing import verify_images
 from sluice.scaffold.guesses import FIRST_FOLDS, Guess, ImageGuess
 
 MAX_SIDE = 64
-"""Maximum side length of the images of a first run; larger images are resized [pixels]."""
+"""Maximum side length of images in a first run [pixels]. Larger images are resized."""
 
 _MIN_CLASS_IMAGES = 30
-"""Number of images of a class below which a comment in the generated code warns about the class."""
+"""A comment in the generated code warns about a class with fewer images than this number."""
 
 _SIDE_MULTIPLE = 4
-"""Side lengths are multiples of this number, because the network halves them twice."""
+"""Side lengths are multiples of this number, because the network halves the side lengths twice."""
 
 
 def inspect_images(folder: Path) -> ImageGuess:
@@ -35,24 +35,24 @@ def inspect_images(folder: Path) -> ImageGuess:
             f"{folder} must have a subfolder of images for each of at least two classes, got "
             f"{subfolders_text}.",
             cause="The class of an image is the name of its subfolder.",
-            fix="Move the images into subfolders, such as cat/ and dog/, and name the folder "
-            "above them.",
+            fix="Move the images into subfolders, such as cat/ and dog/, and pass the folder that "
+            "contains the subfolders.",
         )
-    poc = PocSettings()
+    poc_settings = PocSettings()
     folds = FoldSettings(**FIRST_FOLDS, embargo_rows=0)
-    train_rows = rows_needed(folds, horizon_rows=0, min_train_rows=poc.mini_min_rows)
-    min_images = max(poc.min_rows, train_rows)
+    train_rows = rows_needed(folds, horizon_rows=0, min_train_rows=poc_settings.mini_min_rows)
+    min_images = max(poc_settings.min_rows, train_rows)
     if len(table) < min_images:
         raise ContractError(
             f"{folder} must have at least {min_images} images for train, validation and test rows, "
             f"got {len(table)}.",
             fix="Provide more images.",
         )
-    undecodable = verify_images(folder, table["path"].tolist())
-    if undecodable:
+    undecodable_images = verify_images(folder, table["path"].tolist())
+    if undecodable_images:
         raise SourceError(
-            f"{len(undecodable)} of {len(table)} images of {folder} cannot be decoded, the first: "
-            f"{undecodable[0].reason}",
+            f"{len(undecodable_images)} of {len(table)} images of {folder} cannot be decoded, the "
+            f"first: {undecodable_images[0].reason}",
             fix="Replace or remove these files.",
         )
     rarest_class = counts.idxmin()
@@ -87,7 +87,7 @@ def _guess_size(heights: list[int], widths: list[int]) -> Guess:
     sizes_text = (
         f"All images have {height} x {width} pixels."
         if num_sizes == 1
-        else f"The images have {num_sizes} sizes, the median is {height} x {width} pixels."
+        else f"The images have {num_sizes} sizes; the median is {height} x {width} pixels."
     )
     reason = f"Height and width. {sizes_text}"
     if size != (height, width):

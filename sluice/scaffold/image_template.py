@@ -9,9 +9,10 @@ from sluice.scaffold.project import COMPONENT, PipelineNames
 from sluice.scaffold.table_columns import quote
 
 _NETWORK = '''class Network(nn.Module):
-    """Small convolutional network from images (B, C, H, W), 0 to 255, to one logit per class.
+    """Small convolutional network: images with values 0 to 255 become one logit per class.
 
-    ``num_features`` is C, the number of channels. ``num_outputs`` is the number of classes.
+    Images have shape (B, C, H, W). ``num_features`` is C, the number of channels. ``num_outputs``
+    is the number of classes.
     """
 
     def __init__(self, num_features, num_outputs, settings):
@@ -37,13 +38,13 @@ _NETWORK = '''class Network(nn.Module):
 def image_files(guess: ImageGuess, names: PipelineNames) -> dict[str, str]:
     """Return the contents of the pipeline file, the code and the test, by file name."""
     return {
-        names.pipeline_file: _pipeline(guess, names),
-        names.code_file: _code(guess, names),
-        names.test_file: _test(guess, names),
+        names.pipeline_file: _format_pipeline(guess, names),
+        names.code_file: _format_code(guess, names),
+        names.test_file: _format_test(guess, names),
     }
 
 
-def _code(guess: ImageGuess, names: PipelineNames) -> str:
+def _format_code(guess: ImageGuess, names: PipelineNames) -> str:
     quoted_classes = ", ".join(map(quote, guess.classes))
     return join_lines(
         [
@@ -60,7 +61,7 @@ def _code(guess: ImageGuess, names: PipelineNames) -> str:
             *(comment(note, indent=4) for note in guess.class_notes),
             with_comment(
                 f"classes = ({quoted_classes})",
-                "Names of the subfolders. The position of a name is the number of its class.",
+                "Names of the subfolders. The index of a name in this tuple is its class number.",
                 indent=4,
             ).rstrip(","),
             "",
@@ -70,7 +71,7 @@ def _code(guess: ImageGuess, names: PipelineNames) -> str:
     )
 
 
-def _pipeline(guess: ImageGuess, names: PipelineNames) -> str:
+def _format_pipeline(guess: ImageGuess, names: PipelineNames) -> str:
     purpose = f"Classifies the images in {guess.data}."
     return join_lines(
         [
@@ -94,12 +95,13 @@ def _pipeline(guess: ImageGuess, names: PipelineNames) -> str:
             ),
             f"    folds: {flow_mapping({**FIRST_FOLDS, 'embargo_rows': 0})}",
             "",
-            comment("The network is in your module, and yours to replace.", indent=2),
+            comment("The network is in your module, where you can replace it.", indent=2),
             f"  model: {{architecture: '{names.module}:Network', hidden: 16, dropout: 0.1}}",
             "  training: "
             "{max_epochs: 15, patience_epochs: 5, learning_rate: 0.003, batch_rows: 64}",
             comment(
-                "Five networks per fold, the minimum of the gate; more seeds detect smaller gains.",
+                "Five networks per fold, the minimum of the promotion gate. More seeds detect "
+                "smaller gains.",
                 indent=2,
             ),
             "  seeds: [0, 1, 2, 3, 4]",
@@ -107,7 +109,7 @@ def _pipeline(guess: ImageGuess, names: PipelineNames) -> str:
     )
 
 
-def _test(guess: ImageGuess, names: PipelineNames) -> str:
+def _format_test(guess: ImageGuess, names: PipelineNames) -> str:
     height, width = guess.size.value
     return f'''"""Tests of {names.code_file}: run them with 'pytest {names.test_file}'."""
 

@@ -11,14 +11,14 @@ from sluice.base.errors import ContractError, SettingsError
 from sluice.base.files import write_new
 
 COMPONENT = "sluice.ModelPipeline"
-"""Type of the component in generated pipeline files."""
+"""Type of the Dagster component in generated pipeline files."""
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineNames:
-    """Names of the files of a pipeline, and names that the files contain."""
+    """Names of the files of a new pipeline, and texts that the files contain."""
 
     name: str
     """Name of the pipeline: prefix of its assets and jobs."""
@@ -40,14 +40,14 @@ class PipelineNames:
         """Return the names of files that ``sluice init`` writes: NAME.yaml, NAME.py, test_NAME.py.
 
         Raises:
-            SettingsError: The name is not an identifier in lower case, is a keyword of Python, or
-                is that of a module of Python's standard library or of Sluice.
+            SettingsError: The name is not an identifier in lower case. Or it is a keyword of
+                Python, 'sluice', or the name of a module of Python's standard library.
         """
         require_name(name)
         if name in sys.stdlib_module_names or name == "sluice":
             raise SettingsError(
-                f"The name '{name}' is that of a Python module, which would be imported in place "
-                f"of {name}.py.",
+                f"A Python module has the name '{name}', and would be imported in place of "
+                f"{name}.py.",
                 fix=f"Use another name, such as {name}_model.",
             )
         return cls(
@@ -72,7 +72,7 @@ def require_name(name: str) -> str:
             f"The name of a pipeline must not be a keyword of Python, got '{name}'.",
             fix=f"Use another name, such as {name}_model.",
         )
-    if not _NAME.fullmatch(name):
+    if not _NAME_PATTERN.fullmatch(name):
         raise SettingsError(
             f"The name of a pipeline must be letters, digits and underscores in lower case, and "
             f"start with a letter, got '{name}'.",
@@ -82,7 +82,7 @@ def require_name(name: str) -> str:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """Write new files into a folder; none is written if one of them exists.
+    """Write new files into a folder. If one of the files exists, no file is written.
 
     Raises:
         ContractError: A file exists.
@@ -93,8 +93,8 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
         raise ContractError(
             f"{', '.join(existing_names)} exist{'s' if len(existing_names) == 1 else ''} already "
             f"in {folder.resolve()}; nothing was written.",
-            fix="Choose another name for the pipeline, or remove what exists if you do not need "
-            "it.",
+            fix="Choose another name for the pipeline, or remove these files if you do not need "
+            "them.",
         )
     return tuple(_write(folder / name, content) for name, content in files.items())
 

@@ -1,4 +1,4 @@
-"""Small data sets of known structure, on which a scaffolded pipeline runs without changes."""
+"""Small data sets of known structure, on which generated pipelines run without changes."""
 
 import io
 import json
@@ -42,57 +42,57 @@ class SampleData:
     """Files of a sample data set."""
 
     files: Mapping[str, bytes]
-    """Content by path, relative to the folder of the pipeline."""
+    """Content by path; the paths are relative to the folder of the pipeline."""
 
     data: str
-    """Path of the file, or of the folder of images."""
+    """Path of the data file, or of the folder of images."""
 
     target: str | None
     """Column to predict; None for images."""
 
 
 def make_sample(template: Template) -> SampleData:
-    """Return the sample of a template; it is the same at every call.
+    """Return the sample data of a template; every call returns the same data.
 
     Raises:
-        SettingsError: There is no such template.
+        SettingsError: The template does not exist.
     """
     makers: dict[str, Callable[[np.random.Generator], SampleData]] = {
-        "regression": _regression,
-        "classification": _classification,
-        "tabular": _tabular,
-        "text": _text,
-        "images": _images,
+        "regression": _make_regression_sample,
+        "classification": _make_classification_sample,
+        "tabular": _make_tabular_sample,
+        "text": _make_text_sample,
+        "images": _make_image_sample,
     }
     if template not in makers:
         raise SettingsError(
-            f"There is no template '{template}'. Known: {', '.join(makers)}.",
-            fix="Use one of these.",
+            f"The template must be one of {', '.join(makers)}, got '{template}'.",
+            fix="Use one of these names.",
         )
     return makers[template](np.random.default_rng(_SEED))
 
 
-def _regression(rng: np.random.Generator) -> SampleData:
+def _make_regression_sample(rng: np.random.Generator) -> SampleData:
     area, age = rng.uniform(30, 180, _NUM_ROWS), rng.uniform(0, 80, _NUM_ROWS)
     noise = rng.normal(scale=8, size=_NUM_ROWS)
     price = 2.5 * area + 40 * np.cos(age / 15) + noise
     return _csv_sample(pd.DataFrame({"area": area, "age": age, "price": price}).round(3), "price")
 
 
-def _classification(rng: np.random.Generator) -> SampleData:
+def _make_classification_sample(rng: np.random.Generator) -> SampleData:
     length, width = rng.normal(size=(2, _NUM_ROWS))
     is_inside = length**2 + width**2 + rng.normal(scale=0.3, size=_NUM_ROWS) < 1.2
     rows = pd.DataFrame({"length": length, "width": width}).round(4)
     return _csv_sample(rows.assign(kind=np.where(is_inside, "inner", "outer")), "kind")
 
 
-def _tabular(rng: np.random.Generator) -> SampleData:
+def _make_tabular_sample(rng: np.random.Generator) -> SampleData:
     dates = pd.date_range("2022-01-03", periods=_NUM_ROWS)
     shop = rng.choice(["north", "south"], _NUM_ROWS)
     temperature = 12 + 9 * np.sin(2 * np.pi * dates.day_of_year / 365) + rng.normal(size=_NUM_ROWS)
-    weekend = (dates.day_of_week >= 5).astype(float)
+    is_weekend = (dates.day_of_week >= 5).astype(float)
     noise = rng.normal(scale=3, size=_NUM_ROWS)
-    sales = 80 + 25 * weekend * (shop == "north") + 0.1 * (temperature - 12) ** 2 + noise
+    sales = 80 + 25 * is_weekend * (shop == "north") + 0.1 * (temperature - 12) ** 2 + noise
     rows = pd.DataFrame(
         {
             "date": dates.strftime("%Y-%m-%d"),
@@ -104,7 +104,7 @@ def _tabular(rng: np.random.Generator) -> SampleData:
     return _csv_sample(rows.round(3), "sales")
 
 
-def _text(rng: np.random.Generator) -> SampleData:
+def _make_text_sample(rng: np.random.Generator) -> SampleData:
     lines = []
     for _ in range(_NUM_ROWS):
         is_positive = bool(rng.random() < 0.5)
@@ -120,7 +120,7 @@ def _text(rng: np.random.Generator) -> SampleData:
     return SampleData(files={"data.jsonl": content}, data="data.jsonl", target="sentiment")
 
 
-def _images(rng: np.random.Generator) -> SampleData:
+def _make_image_sample(rng: np.random.Generator) -> SampleData:
     from PIL import Image
 
     files = {}

@@ -13,29 +13,34 @@ from sluice.scaffold.guesses import InputGuess
 from sluice.workloads.columns import as_labels
 
 MAX_CATEGORY_VALUES = 20
-"""Maximum number of values of a category that become features; rarer values get no feature."""
+"""Maximum number of values of a categorical column that become features. The most frequent values
+are used."""
 
 TEXT_WIDTH, TEXT_WIDTH_ALONE = 64, 256
-"""Number of features of a text beside other inputs, and of a text without other inputs."""
+"""Number of features of a text column: with other kinds of inputs, and if all inputs are texts."""
 
 _MIN_TEXT_WORDS = 3.0
-"""Minimum mean number of words per row with which a column counts as text, if it has more than
+"""A column counts as text if it has at least this mean number of words per row, and more than
 ``MAX_CATEGORY_VALUES`` distinct values."""
 
 _MAX_DISTINCT_SHARE = 0.5
-"""Ratio of distinct values to rows above which a column counts as an identifier, if it is neither
-text nor a number and has more than ``MAX_CATEGORY_VALUES`` distinct values."""
+"""A column counts as an identifier if its ratio of distinct values to rows is above this value. The
+column must also have more than ``MAX_CATEGORY_VALUES`` distinct values, and be neither text nor
+numeric."""
 
 _MIN_NUMBER_SHARE = 0.8
-"""Share of numbers among the texts of a column above which the column counts as numeric. Its other
-texts then count as markers of missing values, such as '?', and the column is left out."""
+"""A text column counts as numeric if more than this share of its values are numbers. The column
+must also have more than ``MAX_CATEGORY_VALUES`` distinct values. Values that are no numbers then
+count as markers of missing values, such as '?', and the column is left out."""
 
 _COPY_CORRELATION = 0.9999
-"""Absolute correlation with the target above which a column counts as a copy of the target."""
+"""A column counts as a copy of the target if their absolute correlation is above this value."""
 
-_KEY_NAME = re.compile(
-    r"(?i:^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$)|(?<=[a-z])I[dD]$"  # userId, not paid
+_IDENTIFIER_NAME = re.compile(
+    r"(?i:^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$)|(?<=[a-z])I[dD]$"
 )
+"""Matches column names of identifiers, such as user_id and userId, but not paid."""
+
 _DECORATED_NUMBER = re.compile(
     r"^\s*[$\u20ac\u00a3]?\s*-?\d[\d., ]*\s*(%|[a-zA-Z$\u20ac\u00a3]{1,4})?\s*$"
 )
@@ -52,7 +57,7 @@ def guess_input(series: "pd.Series[Any]", *, dates: DateColumn | None) -> InputG
 
     Args:
         series: The column.
-        dates: The column as dates, if it contains dates.
+        dates: The column as dates; None if it contains other values.
     """
     name = str(series.name)
     if dates is not None:
@@ -62,7 +67,7 @@ def guess_input(series: "pd.Series[Any]", *, dates: DateColumn | None) -> InputG
         return _excluded_input(name, "every value is missing")
     if any(isinstance(value, dict | list) for value in series.head(100)):
         return _excluded_input(
-            name, "its values are nested; compute features of them in your class"
+            name, "its values are nested; compute features from them in your class"
         )
     if series.dropna().nunique() == 1:
         return _excluded_input(name, f"constant, always {series.dropna().iloc[0]!r}")
@@ -76,35 +81,36 @@ def guess_input(series: "pd.Series[Any]", *, dates: DateColumn | None) -> InputG
 def guess_calendar(name: str, column: DateColumn) -> InputGuess:
     """Return an input with the calendar features (hour, weekday, day of the year) that vary."""
     date = column.dates.dt
-    parts = [
-        part
-        for part, values in (("hour", date.hour), ("weekday", date.day_of_week))
+    features = [
+        feature
+        for feature, values in (("hour", date.hour), ("weekday", date.day_of_week))
         if values.nunique() > 1
     ]
     if (column.dates.max() - column.dates.min()).days > 180:
-        parts.append("yearday")
-    if not parts:
+        features.append("yearday")
+    if not features:
         return _excluded_input(name, "dates of a single weekday within half a year")
-    quoted_parts = ", ".join(f'"{part}"' for part in parts)
-    comma = "," if len(parts) == 1 else ""
+    quoted_features = ", ".join(f'"{feature}"' for feature in features)
+    comma = "," if len(features) == 1 else ""
     return InputGuess(
         name=name,
         kind="Calendar",
-        code=f"Calendar({quote(name)}, ({quoted_parts}{comma}))",
+        code=f"Calendar({quote(name)}, ({quoted_features}{comma}))",
         reason=f"dates, {column.dates.min():%Y-%m-%d} to {column.dates.max():%Y-%m-%d}, as "
         "cyclic features",
     )
 
 
 def is_target_copy(series: "pd.Series[Any]", target: "pd.Series[Any]") -> bool:
-    """Return whether a column is a scaled copy of the target, or has other names for its classes.
+    """Return whether a column is a scaled copy of the target, or has other labels for its classes.
 
-    A column with such values reveals the target.
+    Such a column reveals the target. Labels are compared only if they have at least ten rows each
+    on average.
     """
-    both_present = series.notna() & target.notna()
-    if both_present.sum() < 3:
+    is_present = series.notna() & target.notna()
+    if is_present.sum() < 3:
         return False
-    column_values, target_values = series[both_present], target[both_present]
+    column_values, target_values = series[is_present], target[is_present]
     if column_values.dtype.kind in "iuf" and target_values.dtype.kind in "iuf":
         x, y = column_values.to_numpy(np.float64), target_values.to_numpy(np.float64)
         if not (np.isfinite(x).all() and x.std() > 0 and y.std() > 0):
@@ -123,7 +129,7 @@ def _guess_number(series: "pd.Series[Any]", num_missing: int) -> InputGuess:
     if np.isinf(values.to_numpy(np.float64)).any():
         return _excluded_input(name, "infinite values; replace them in the data")
     is_integer = bool((values % 1 == 0).all())
-    if is_integer and num_distinct == len(series) and _is_counter(values, name):
+    if is_integer and num_distinct == len(series) and _is_identifier(values, name):
         return _excluded_input(name, "identifier: a different integer in every row")
     low, high = f"{values.min():.6g}", f"{values.max():.6g}"
     reason = f"{low} to {high}"
@@ -136,14 +142,15 @@ def _guess_number(series: "pd.Series[Any]", num_missing: int) -> InputGuess:
         name=name,
         kind="Number",
         code=f"Number({quote(name)}, fill={median})",
-        reason=f"{reason}; {_count_text(num_missing, series)} missing, filled with the median, and "
-        "marked",
+        reason=f"{reason}; {_format_count(num_missing, series)} missing, filled with the median; "
+        "a second feature marks them",
     )
 
 
-def _is_counter(values: "pd.Series[Any]", name: str) -> bool:
+def _is_identifier(values: "pd.Series[Any]", name: str) -> bool:
+    """Return whether distinct integers are consecutive, or the column has an identifier's name."""
     is_consecutive = values.max() - values.min() + 1 == len(values)
-    return bool(is_consecutive or _KEY_NAME.search(name))
+    return bool(is_consecutive or _IDENTIFIER_NAME.search(name))
 
 
 def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> InputGuess:
@@ -152,7 +159,7 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
     mean_words = float(np.mean([len(str(label).split()) for label in labels.head(2_000)]))
     if mean_words >= _MIN_TEXT_WORDS and num_distinct > MAX_CATEGORY_VALUES:
         missing_note = (
-            f"; {_count_text(num_missing, series)} missing, as a text without words"
+            f"; {_format_count(num_missing, series)} missing, as a text without words"
             if num_missing
             else ""
         )
@@ -170,9 +177,9 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
         )
     decorated_mask = labels.map(lambda text: bool(_DECORATED_NUMBER.match(text)))
     if num_distinct > MAX_CATEGORY_VALUES and decorated_mask.all():
-        decorated = labels[~number_mask].iloc[0]
+        decorated_number = labels[~number_mask].iloc[0]
         return _excluded_input(
-            name, f"numbers with a unit or separators, such as {decorated!r}: convert them"
+            name, f"numbers with a unit or separators, such as {decorated_number!r}: convert them"
         )
     if num_distinct > MAX_CATEGORY_VALUES and number_mask.mean() > _MIN_NUMBER_SHARE:
         marker = labels[~number_mask].iloc[0]
@@ -191,14 +198,14 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
         chosen_values.sort()
         reason = f"{num_distinct} values"
     else:
-        share = counts.iloc[:MAX_CATEGORY_VALUES].sum() / len(labels)
+        chosen_share = counts.iloc[:MAX_CATEGORY_VALUES].sum() / len(labels)
         reason = (
-            f"the {MAX_CATEGORY_VALUES} most frequent of {num_distinct:,} values, {share:.0%} of "
-            "the rows; the others have no feature"
+            f"the {MAX_CATEGORY_VALUES} most frequent of {num_distinct:,} values, "
+            f"{chosen_share:.0%} of the rows; the other values have no feature"
         )
     missing_argument = ", missing=True" if num_missing else ""
     if num_missing:
-        reason += f"; {_count_text(num_missing, series)} missing, as a value of its own"
+        reason += f"; {_format_count(num_missing, series)} missing, as a separate value"
     quoted_values = ", ".join(map(quote, chosen_values)) + ("," if len(chosen_values) == 1 else "")
     return InputGuess(
         name=name,
@@ -208,7 +215,7 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
     )
 
 
-def _count_text(count: int, series: "pd.Series[Any]") -> str:
+def _format_count(count: int, series: "pd.Series[Any]") -> str:
     return f"{count:,} of {len(series):,}"
 
 

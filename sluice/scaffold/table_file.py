@@ -1,4 +1,4 @@
-"""Reads the file given to ``sluice init``, and derives the settings of a source that reads it."""
+"""Reads the file of a user's table, and guesses the settings of a data source for this file."""
 
 import codecs
 import io
@@ -22,9 +22,11 @@ FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
-"""Kind of the source by the ending of the file name."""
+"""Kind of the data source, by the ending of the file name."""
 
 _SEPARATORS = ",;\t|"
+"""Characters that may separate the columns of a CSV file."""
+
 _SAMPLE_BYTES = 2**20
 """Number of bytes at the beginning of a CSV file from which its format is guessed."""
 
@@ -32,14 +34,14 @@ _SOURCES = {"csv": CsvSource, "parquet": ParquetSource, "jsonl": JsonLinesSource
 
 
 def read_table_file(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Return the rows of a file, and the settings of a source that reads it, without its URI.
+    """Return the rows of a file, and the settings of a data source for it, without the URI.
 
-    The separator of a CSV file is the one that occurs most often in the header line. The format of
-    numbers is the one with which most columns are numbers.
+    The column separator of a CSV file is the character of ``_SEPARATORS`` with the most occurrences
+    in the header line. The number format is the format with which most columns are numbers.
 
     Raises:
-        SourceError: The file is missing (the nearest name is suggested), empty, or cannot be
-            parsed, or its name has an unknown ending.
+        SourceError: The file is missing (the message suggests the nearest name), is empty, cannot
+            be parsed, or has a name with an unknown ending.
     """
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
@@ -63,26 +65,26 @@ def _guess_csv_format(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(_SAMPLE_BYTES)
     except OSError:
-        return {}  # the source reports the error
+        return {}  # the data source reports the error
     encoding = _guess_encoding(content)
     lines = content.decode(encoding, "replace").splitlines(keepends=True)
     if len(content) == _SAMPLE_BYTES:
-        lines = lines[:-1]  # it may be incomplete
+        lines = lines[:-1]  # the last line may be incomplete
     header = lines[0] if lines else ""
     separator = max(_SEPARATORS, key=header.count)
     guesses: dict[str, Any] = {"separator": separator, "encoding": encoding}
     try:
-        texts = pd.read_csv(io.StringIO("".join(lines)), sep=separator, dtype="str")
+        text_frame = pd.read_csv(io.StringIO("".join(lines)), sep=separator, dtype="str")
     except (pd.errors.ParserError, ValueError):
-        pass  # the source reports the error
+        pass  # the data source reports the error
     else:
-        guesses["decimal"], guesses["thousands"] = guess_number_format(texts)
+        guesses["decimal"], guesses["thousands"] = guess_number_format(text_frame)
     defaults = CsvSource(uri=str(path))
     return {name: value for name, value in guesses.items() if value != getattr(defaults, name)}
 
 
 def _guess_encoding(content: bytes) -> str:
-    """Return 'utf-16' if the content begins with its byte order mark, 'cp1252' if not UTF-8."""
+    """Return 'utf-16' for a UTF-16 byte order mark, 'utf-8' for valid UTF-8, otherwise 'cp1252'."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     try:

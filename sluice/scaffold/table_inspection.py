@@ -1,4 +1,4 @@
-"""Inspects a table and guesses task, order of the rows and inputs."""
+"""Inspects a table, and guesses the task, the order of the rows, and the inputs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,21 +30,23 @@ MAX_CLASSES = 50
 """Maximum number of classes of a target."""
 
 _MAX_INTEGER_CLASSES = 10
-"""Maximum number of distinct integers of a target that count as classes, not as amounts."""
+"""Integer targets count as classes only if they have at most this number of distinct values. With
+more distinct values, they count as amounts."""
 
 _MIN_CLASS_ROWS = 20
-"""Minimum mean number of rows per distinct integer of a target with which the integers count as
-classes. Two distinct integers always count as classes."""
+"""Integer targets count as classes only if the mean number of rows per distinct value is at least
+this number. Targets with two distinct integers always count as classes."""
 
 _MAX_LAG = 24
-"""Maximum lag: distance of a row from the earlier target that is one of its inputs [rows]."""
+"""Maximum lag: distance from a row to the earlier row whose target is an input [rows]."""
 
 _RARE_SHARE = 0.1
-"""Share of rows of the rarer of two classes below which the classes count as imbalanced. For k
-classes the limit is this share divided by k - 1, but at least half of this share."""
+"""Two classes count as imbalanced if the share of the rarer class is below this value. With k
+classes, the limit for the rarest class is this value divided by k - 1, but at least half of this
+value."""
 
-_MIN_RARE_ROWS = 30
-"""Number of rows of a class below which a comment in the generated code warns about the class."""
+_MIN_RAREST_CLASS_ROWS = 30
+"""A comment in the generated code warns if the rarest class has fewer rows than this number."""
 
 
 def inspect_table(path: Path, target: str) -> TableGuess:
@@ -58,7 +60,7 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         SourceError: The file cannot be read.
         SettingsError: The target is not a column; the message lists the columns.
         ContractError: The target is constant, has infinite values, has no value at all or has too
-            many classes; or no column can be an input; or there are too few rows.
+            many classes; no column can be an input; or the table has too few rows.
     """
     rows, source = read_table_file(path)
     _require_target(rows, path, target)
@@ -82,7 +84,7 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         if dates[time_column].format and source["kind"] == "csv":
             source |= {"date_format": dates[time_column].format}
         guesses = (
-            _time_inputs(
+            _guess_time_inputs(
                 rows, target, dates[time_column], time_column, str(task.value), has_repeated_times
             )
             + guesses
@@ -118,12 +120,12 @@ def _require_target(rows: pd.DataFrame, path: Path, target: str) -> None:
     names = [str(name) for name in rows.columns]
     if target not in names:
         raise SettingsError(
-            f"{path} has no column '{target}'.{suggest_nearest(target, names)} It has: "
+            f"{path} has no column '{target}'.{suggest_nearest(target, names)} Its columns: "
             f"{', '.join(names)}.",
             cause="The target is the name of the column to predict."
             if len(names) > 1
-            else "The file has one column: it has no header line, or another separator.",
-            fix="Pass one of these names as --target.",
+            else "The file has one column: it has no header line, or an unknown separator.",
+            fix="Pass the name of one of these columns as --target.",
         )
     values = rows[target].dropna()
     if values.nunique() < 2:
@@ -135,7 +137,7 @@ def _require_target(rows: pd.DataFrame, path: Path, target: str) -> None:
         )
     if len(names) < 2:
         raise ContractError(
-            f"{path} has only the column '{target}', so there is no input to predict it from.",
+            f"{path} has only the column '{target}', so no column can be an input.",
             fix="Add columns with the inputs of the model.",
         )
 
@@ -152,11 +154,12 @@ def _require_rows(num_rows: int, path: Path, *, has_time: bool) -> None:
 
 def required_rows(*, has_time: bool) -> int:
     """Return the minimum number of rows with which the checks of the POC gate can decide."""
-    poc, embargo_rows = PocSettings(), 1 if has_time else 0
+    poc_settings, embargo_rows = PocSettings(), 1 if has_time else 0
     folds = FoldSettings(**FIRST_FOLDS, embargo_rows=embargo_rows)
-    train_rows = poc.mini_min_rows + (_MAX_LAG if has_time else 0)
+    train_rows = poc_settings.mini_min_rows + (_MAX_LAG if has_time else 0)
     return max(
-        poc.min_rows, rows_needed(folds, horizon_rows=embargo_rows, min_train_rows=train_rows)
+        poc_settings.min_rows,
+        rows_needed(folds, horizon_rows=embargo_rows, min_train_rows=train_rows),
     )
 
 
@@ -170,14 +173,14 @@ def _guess_task(
     if is_number and not np.isfinite(values.to_numpy(np.float64)).all():
         raise ContractError(
             f"The target '{series.name}' of {path} must be finite, got infinite values.",
-            fix="Replace them in the file.",
+            fix="Replace these values in the file.",
         )
     is_integer = is_number and bool((values % 1 == 0).all())
-    is_label = is_integer and (
+    are_classes = is_integer and (
         num_distinct == 2
         or (num_distinct <= _MAX_INTEGER_CLASSES and len(values) >= _MIN_CLASS_ROWS * num_distinct)
     )
-    if is_number and not is_label:
+    if is_number and not are_classes:
         reason = f"{num_distinct:,} distinct numbers from {values.min():.6g} to {values.max():.6g}"
         return Guess(value="regression", reason=reason), (), ()
     counts = as_labels(values).value_counts()
@@ -188,7 +191,7 @@ def _guess_task(
             cause="The column is text or an identifier, or its numbers contain a unit.",
             fix="Pass another --target, or convert the column to numbers or fewer classes.",
         )
-    kind = "integers" if is_number else "labels"
+    value_kind = "integers" if is_number else "labels"
     ordered_classes = sorted(counts.index, key=(lambda label: float(label)) if is_number else str)
     rarest_class = counts.index[-1]
     share, num_rows = counts.iloc[-1] / len(values), int(counts.iloc[-1])
@@ -196,14 +199,14 @@ def _guess_task(
     if share < _RARE_SHARE / max(1, len(counts) - 1) or share < _RARE_SHARE / 2:
         notes.append(
             f"Imbalanced: class {rarest_class!r} has {num_rows:,} of {len(values):,} rows "
-            f"({share:.1%}). Accuracy says little; macro_f1 and balanced_accuracy count every "
-            "class equally."
+            f"({share:.1%}). Accuracy is not informative; macro_f1 and balanced_accuracy count "
+            "every class equally."
         )
-    if num_rows < _MIN_RARE_ROWS:
+    if num_rows < _MIN_RAREST_CLASS_ROWS:
         notes.append(
             f"Class {rarest_class!r} has too few rows to be learned or evaluated reliably."
         )
-    reason = f"{len(counts)} distinct {kind}"
+    reason = f"{len(counts)} distinct {value_kind}"
     return (
         Guess(value="classification", reason=reason),
         tuple(map(str, ordered_classes)),
@@ -228,7 +231,7 @@ def _guess_inputs(
     return inputs
 
 
-def _time_inputs(
+def _guess_time_inputs(
     rows: pd.DataFrame,
     target: str,
     column: DateColumn,
@@ -245,19 +248,19 @@ def _time_inputs(
     inputs = [calendar] if calendar.code else []
     if task != "regression" or has_repeated_times or rows[target].isna().any():
         return inputs
-    steps = column.dates.sort_values().diff().dropna().dt.total_seconds()
-    step_days = float(steps.median()) / 86_400
-    # Season length in rows, with the range of the median interval between rows [days]: a week of
-    # days, a day of hours, a year of months.
+    intervals_s = column.dates.sort_values().diff().dropna().dt.total_seconds()
+    interval_days = float(intervals_s.median()) / 86_400
+    # Length of each season [rows], and the range of row intervals [days] for which it is assumed:
+    # seven days of a week, 24 hours of a day, twelve months of a year.
     seasons = {7: (0.9, 1.5), _MAX_LAG: (0.03, 0.05), 12: (27.0, 32.0)}
-    seasonal_lags = [lag for lag, (low, high) in seasons.items() if low <= step_days <= high]
+    seasonal_lags = [lag for lag, (low, high) in seasons.items() if low <= interval_days <= high]
     for lag in (1, *seasonal_lags):
         inputs.append(
             InputGuess(
                 name=f"{target}, {lag} earlier",
                 kind="Lag",
                 code=f"Lag({quote(target)}, {lag})",
-                reason="an earlier target; remove it if it is unknown when you predict",
+                reason="an earlier target; remove this input if it is unknown when you predict",
             )
         )
     return inputs
@@ -277,21 +280,21 @@ def _guess_order(
     if has_repeated_times:
         reason += (
             f" {column.dates.nunique():,} distinct dates; rows of one date stay together, and the "
-            "gate counts them as one observation."
+            "promotion gate counts them as one observation."
         )
     return Guess(value="time", reason=" ".join(filter(None, (reason, column.note))))
 
 
 def _widen_text(inputs: list[InputGuess]) -> tuple[InputGuess, ...]:
-    """Return the inputs; if all of them are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
+    """Return the inputs; if all inputs are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
     if any(guess.kind != "Text" for guess in inputs):
         return tuple(inputs)
-    old, new = f"width={TEXT_WIDTH})", f"width={TEXT_WIDTH_ALONE})"
+    old_argument, new_argument = f"width={TEXT_WIDTH})", f"width={TEXT_WIDTH_ALONE})"
     return tuple(
         InputGuess(
             name=guess.name,
             kind=guess.kind,
-            code=guess.code.replace(old, new),
+            code=guess.code.replace(old_argument, new_argument),
             reason=guess.reason.replace(f"{TEXT_WIDTH} columns", f"{TEXT_WIDTH_ALONE} columns"),
         )
         for guess in inputs
@@ -299,11 +302,12 @@ def _widen_text(inputs: list[InputGuess]) -> tuple[InputGuess, ...]:
 
 
 def _guess_duplicates(rows: pd.DataFrame) -> Guess | None:
+    """Return a limit above the share of duplicate rows; None if the default limit is sufficient."""
     share = float(repeated_rows(rows).mean())
     if share <= PocSettings().max_duplicate_share:
         return None
     reason = (
-        f"{share:.1%} of the rows repeat another row. If that is a mistake of an export, remove "
-        "them: copies of a train row among the test rows make a model look better than it is."
+        f"{share:.1%} of the rows repeat another row. If this is a mistake of an export, remove "
+        "these rows: copies of train rows among the test rows make a model look too good."
     )
     return Guess(value=min(1.0, round(1.2 * share + 0.01, 2)), reason=reason)

@@ -10,26 +10,25 @@ from sluice.scaffold.project import COMPONENT, PipelineNames
 from sluice.scaffold.table_columns import quote
 
 _MIN_EPOCHS, _MAX_EPOCHS = 4, 30
-_ROWS_PER_RUN = 3_000_000
-"""Maximum number of rows over all epochs of a fold run, about one minute of training. It limits the
-number of epochs of a first run."""
+_MAX_ROWS_PER_FOLD_RUN = 3_000_000
+"""Maximum number of rows over all epochs of a fold run. It limits the number of epochs, so that a
+fold run of the first run takes about one minute."""
 
 
 def table_files(guess: TableGuess, names: PipelineNames) -> dict[str, str]:
     """Return the contents of the pipeline file, the code and the test, by file name."""
     return {
-        names.pipeline_file: _pipeline(guess, names),
-        names.code_file: _code(guess, names),
-        names.test_file: _test(names),
+        names.pipeline_file: _format_pipeline(guess, names),
+        names.code_file: _format_code(guess, names),
+        names.test_file: _format_test(names),
     }
 
 
-def _code(guess: TableGuess, names: PipelineNames) -> str:
+def _format_code(guess: TableGuess, names: PipelineNames) -> str:
     kinds = sorted({column.kind for column in guess.inputs})
     return join_lines(
         [
-            f'"""Predicts {_one_line(guess.target)} of {_one_line(guess.data)}: its columns, and '
-            'how they become inputs."""',
+            f'"""Predicts {_one_line(guess.target)} from columns of {_one_line(guess.data)}."""',
             "",
             f"from sluice.workloads.columns import {', '.join(kinds)}",
             "from sluice.workloads.table import TableWorkload",
@@ -46,8 +45,8 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
             ),
             *(comment(note, indent=4) for note in guess.target_notes),
             f"    target_column = {quote(guess.target)}",
-            _classes(guess.classes),
-            *_repeated_labels_lines(guess),
+            _format_classes(guess.classes),
+            *_format_repeated_labels(guess),
             "",
             "    inputs = (",
             *(with_comment(f"{column.code},", column.reason, indent=8) for column in guess.inputs),
@@ -61,24 +60,24 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
     )
 
 
-def _repeated_labels_lines(guess: TableGuess) -> list[str]:
+def _format_repeated_labels(guess: TableGuess) -> list[str]:
     if not guess.has_repeated_times:
         return []
-    reason = "Several rows have the same date; rows of one date are in one split."
+    reason = "Several rows have the same date. All rows of a date are in the same split."
     return [with_comment("repeated_labels = True", reason, indent=4)]
 
 
-def _classes(classes: tuple[str, ...]) -> str | None:
+def _format_classes(classes: tuple[str, ...]) -> str | None:
     if not classes:
         return None
     return with_comment(
         f"classes = ({', '.join(map(quote, classes))})",
-        "The position of a label is the number of its class.",
+        "The index of a label in this tuple is its class number.",
         indent=4,
     ).rstrip(",")
 
 
-def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
+def _format_pipeline(guess: TableGuess, names: PipelineNames) -> str:
     has_time_order = guess.order.value == "time"
     folds = flow_mapping({**FIRST_FOLDS, "embargo_rows": 1 if has_time_order else 0})
     source = {"kind": guess.source["kind"], "uri": guess.data, **guess.source}
@@ -86,13 +85,13 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
     batch_rows = 64 if guess.num_rows < 4_000 else 128 if guess.num_rows < 20_000 else 512
     folds_reason = (
         "The target of a row counts as known one row later (horizon 1), so one row between train "
-        "and test rows is left out; raise embargo_rows if the target is known later."
+        "and test rows is left out. If the target is known later, raise embargo_rows."
         if has_time_order
         else "Rows are independent (horizon 0), so no row between train and test rows is left out."
     )
-    epochs = max(_MIN_EPOCHS, min(_MAX_EPOCHS, _ROWS_PER_RUN // guess.num_rows))
+    epochs = max(_MIN_EPOCHS, min(_MAX_EPOCHS, _MAX_ROWS_PER_FOLD_RUN // guess.num_rows))
     few_epochs_note = (
-        f"Only {epochs} epochs, so that the first run is quick; raise max_epochs for a better "
+        f"Only {epochs} epochs, so that the first run is quick. Raise max_epochs for a better "
         "model."
     )
     training = {
@@ -110,7 +109,7 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
     index_hint = (
         " Set index to null if the rows are independent."
         if has_time_order
-        else " If a column has their time in another form, set index to it."
+        else " If a column contains the times of the rows in another format, set index to its name."
     )
     poc_lines = None
     if guess.max_duplicate_share is not None:
@@ -133,23 +132,24 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
             comment(guess.order.reason + index_hint, indent=4),
             f"    source: {flow_mapping(source)}",
             comment(
-                "Half of the rows come before the first test rows, which is enough for a first "
-                "result; more folds test more often and take longer. " + folds_reason,
+                "Half of the rows precede the first test rows, which is enough for a first result. "
+                "More folds retrain more often, and take longer. " + folds_reason,
                 indent=4,
             ),
             f"    folds: {folds}",
             "",
             poc_lines,
             comment(
-                "A small network with a linear path. The gate compares it with the best simple "
-                "rule, which may be a linear or logistic regression.",
+                "A small network with a linear path. The promotion gate compares the network with "
+                "the best simple rule, which may be a linear or logistic regression.",
                 indent=2,
             ),
             "  model: {architecture: mlp, hidden: 64, layers: 1, dropout: 0.1}",
             comment(few_epochs_note, indent=2) if epochs < _MAX_EPOCHS else None,
             f"  training: {flow_mapping(training)}",
             comment(
-                "Five networks per fold, the minimum of the gate; more seeds detect smaller gains.",
+                "Five networks per fold, the minimum of the promotion gate. More seeds detect "
+                "smaller gains.",
                 indent=2,
             ),
             "  seeds: [0, 1, 2, 3, 4]",
@@ -157,7 +157,7 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
     )
 
 
-def _test(names: PipelineNames) -> str:
+def _format_test(names: PipelineNames) -> str:
     return f'''"""Tests of {names.code_file}: run them with 'pytest {names.test_file}'."""
 
 from pathlib import Path
@@ -200,5 +200,5 @@ def test_train_rows_precede_test_rows(raw):
 
 
 def _one_line(text: str) -> str:
-    """Return a text for a comment or a docstring: one line, without quotes or backslashes."""
+    """Return a text on one line, without double quotes and backslashes, for generated code."""
     return " ".join(text.replace("\\", "/").replace('"', "'").split())

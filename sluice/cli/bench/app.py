@@ -1,4 +1,4 @@
-"""``sluice bench``: measures speed and error rates on this machine; compares them with targets."""
+"""``sluice bench``: compares speeds and error rates on this machine with their targets."""
 
 import json
 import subprocess
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 PIPELINE = "sp500_volatility"
 _QUICK_STRIDE = 5
-"""With ``--quick``, only every fifth planted defect and every fifth healthy set-up runs, beginning
-with the first one."""
+"""Only every fifth planted defect and every fifth healthy set-up runs with ``--quick``, beginning
+with the first."""
 _MILLION = 1_000_000
 _NUM_TICKS = 5 * _MILLION
 _SEED = 0
@@ -53,18 +53,18 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--tables/--no-tables",
-                help="Run the cases of both tables: planted defects and healthy set-ups.",
+                help="Run the planted defects and the healthy set-ups, and print a table of each.",
             ),
         ] = True,
         speeds: Annotated[
-            bool, typer.Option("--speeds/--no-speeds", help="Measure the speeds.")
+            bool, typer.Option("--speeds/--no-speeds", help="Measure speeds.")
         ] = True,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Run the POC gate's benchmark: planted defects, healthy set-ups, speeds.
 
         The exit code is 1 if a defect is not caught or a healthy set-up fails. Speeds do not affect
-        it, because they depend on the machine.
+        the exit code, because speeds depend on the machine.
         """
         _run_poc_benchmark(quick=quick, with_cases=tables, with_speeds=speeds, as_json=as_json)
 
@@ -114,25 +114,26 @@ def _run_cases(stderr: Console, *, every: int) -> "PocBenchmarkReport":
     from sluice.bench.poc.result import PocBenchmarkReport
     from sluice.bench.poc.runner import run_defects, run_healthy
 
-    defects, healthy = [], []
+    defect_results, healthy_results = [], []
     with Progress(console=stderr, transient=True) as progress:
         bar = progress.add_task("planted defects", total=len(DEFECTS[::every]))
         for defect in run_defects(every=every):
-            defects.append(defect)
+            defect_results.append(defect)
             progress.console.print(defect_line(defect), soft_wrap=True)
             progress.advance(bar)
         bar = progress.add_task("healthy set-ups", total=len(HEALTHY[::every]))
         for setup in run_healthy(every=every):
-            healthy.append(setup)
+            healthy_results.append(setup)
             progress.console.print(healthy_line(setup), soft_wrap=True)
             progress.advance(bar)
-    return PocBenchmarkReport(defects=tuple(defects), healthy=tuple(healthy))
+    return PocBenchmarkReport(defects=tuple(defect_results), healthy=tuple(healthy_results))
 
 
 def measure_speeds() -> Iterator[Speed]:
     """Measure the POC gate on the default pipeline, and data functions on large random data.
 
-    The gate runs twice at each level. The second run counts; the first one warms the disk cache.
+    The POC gate runs twice at each level. Only the second run counts, because the first run fills
+    the disk cache.
     """
     yield from _gate_speeds()
     yield _feature_speed()
@@ -154,11 +155,11 @@ def _gate_speeds() -> Iterator[Speed]:
             if result["check_id"] != WHOLE_GATE_CHECK_ID
         )
         yield Speed(
-            name=f"all checks of the {level} gate", value=checks_s, unit="s", target=target_s
+            name=f"all checks of the {level} POC gate", value=checks_s, unit="s", target=target_s
         )
         if level == "full":
             yield Speed(
-                name="sluice poc with the full gate, including imports",
+                name="sluice poc with the full POC gate, including imports",
                 value=command_s,
                 unit="s",
                 target=25.0,
@@ -198,7 +199,7 @@ def _range_bar_speed() -> Speed:
     size = rng.integers(1, 100, _NUM_TICKS).astype(float)
     ticks = pd.DataFrame({"price": price, "size": size}, index=times)
     rule = RangeBars(tenths_of_bp=100)
-    build_bars(ticks.head(1000), rule)  # compiles its loop
+    build_bars(ticks.head(1000), rule)  # compiles the loop of build_bars
     seconds = _shortest_time(lambda: build_bars(ticks, rule))
     return Speed(
         name="range bars, 5,000,000 ticks",
@@ -241,7 +242,7 @@ def _random_bars(num_rows: int) -> "pd.DataFrame":
 
 
 def _shortest_time(work: Callable[[], object], repeats: int = 3) -> float:
-    """Return the shortest time of several runs [s], the one least disturbed by other programs."""
+    """Return the shortest run time of several runs [s]; other programs can only lengthen a run."""
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()

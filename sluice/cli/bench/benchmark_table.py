@@ -17,7 +17,7 @@ class Speed(Record):
     value: float
     unit: str
     target: float
-    """Minimum of the value if ``higher_is_better``, otherwise its maximum."""
+    """Required minimum of the value if ``higher_is_better`` is set, otherwise its maximum."""
     higher_is_better: bool = False
 
     @property
@@ -28,7 +28,7 @@ class Speed(Record):
         return self.value <= self.target
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields and whether the value reaches its target."""
+        """Return all fields, and whether the value reaches its target."""
         return self.model_dump() | {"reaches_target": self.reaches_target}
 
 
@@ -45,9 +45,9 @@ def speed_at_least(name: str, value: float, unit: str, target: float) -> Speed:
 def collect_measurements(
     measurements: Iterable[Record | Speed], activity: str
 ) -> tuple[list[Speed], list[dict[str, Any]]]:
-    """Run a benchmark, with progress on stderr; return its speeds, and its records for JSON.
+    """Run a benchmark; return its speeds, and its records as plain JSON data.
 
-    Each speed is printed as soon as it is measured.
+    The progress is shown on stderr, where each speed is printed as soon as it is measured.
     """
     stderr = Console(stderr=True)
     speeds: list[Speed] = []
@@ -66,7 +66,7 @@ def collect_measurements(
 
 
 def speed_table(speeds: list[Speed]) -> Table:
-    """Return a table of measured values, their targets, and whether they reach them."""
+    """Return a table of the measured values and targets, with the result of each comparison."""
     table = Table(box=box.SIMPLE_HEAD, title="Speeds on this machine", title_justify="left")
     for header in ("", "measured", "target", ""):
         table.add_column(header, justify="right" if header else "left")

@@ -1,4 +1,4 @@
-"""``sluice bench docs``: the reference pages, generated from the code."""
+"""``sluice bench docs``: generates the reference pages from the code."""
 
 import json
 from pathlib import Path
@@ -20,14 +20,15 @@ def register(group: typer.Typer) -> None:
             Path | None,
             typer.Option(
                 "--results",
-                help="File with the output of 'sluice bench faults --json'. Its error rates are "
-                "stored in FOLDER. Default: keep the stored rates.",
+                help="File with the output of 'sluice bench faults --json'. The error rates in the "
+                "file are stored in FOLDER. Default: keep the stored error rates.",
             ),
         ] = None,
         commit: Annotated[
             str,
             typer.Option(
-                "--commit", help="Commit at which --results was measured; required with it."
+                "--commit",
+                help="Commit at which the results were measured; required with --results.",
             ),
         ] = "",
     ) -> None:

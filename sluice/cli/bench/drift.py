@@ -42,7 +42,7 @@ def register(group: typer.Typer) -> None:
         """Measure false alarms and power on simulated dependent rows; compare with textbook tests.
 
         The exit code is 1 if a rate is significantly worse than its target. Speeds do not affect
-        it, because they depend on the machine.
+        the exit code, because speeds depend on the machine.
         """
         _run_benchmark(quick=quick, as_json=as_json)
 
@@ -97,7 +97,7 @@ def _simulate(stderr: Console, *, quick: bool) -> list["DriftRates"]:
 
 
 def measure_drift_speeds(*, num_rows: int) -> list[Speed]:
-    """Return the times to build a reference, and to test a window of 50 columns against it."""
+    """Return the time to build a drift reference, and the time to test a window for drift."""
     from sluice.bench.drift.error_rates import measure_speed
 
     build_s, test_s = measure_speed(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sluice.bench.tracer.scoring import FaultReport
 
 _NUM_EXTRA_HEALTHY_SEEDS = 2
-"""Number of additional seeds of healthy programs. False alarms are rarer than detections, so their
-rate needs more runs."""
+"""Number of additional seeds of healthy programs. False alarms are rarer than detections, so the
+rate of false alarms needs more runs."""
 
 
 def register(group: typer.Typer) -> None:
@@ -48,7 +48,7 @@ def register(group: typer.Typer) -> None:
             typer.Option(
                 "--seeds",
                 help="Comma-separated seeds. Thresholds were chosen on 0,1,2; published results "
-                "use 100,101,102. Healthy programs also run with the next two seeds.",
+                "use 100,101,102. Healthy programs also run with the next two integers as seeds.",
             ),
         ] = "0,1,2",
         baselines: Annotated[
@@ -67,7 +67,7 @@ def register(group: typer.Typer) -> None:
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Run programs with one planted fault each and healthy programs; report what is detected.
+        """Run programs with one planted fault each, and healthy programs; report what is detected.
 
         The exit code is 1 if a rate is significantly worse than its target, if traced and untraced
         weights differ, or if a program failed.
@@ -91,14 +91,14 @@ def _plan_runs(
     from sluice.bench.tracer.healthy.library import HEALTHY_CASES
     from sluice.bench.tracer.running import plan_runs
 
-    permitted = get_args(NetName)
-    requested_nets: list[NetName] = [net for net in permitted if net in nets]
-    _reject_unknown("--nets", nets, permitted)
+    known_nets = get_args(NetName)
+    requested_nets: list[NetName] = [net for net in known_nets if net in nets]
+    _reject_unknown("--nets", nets, known_nets)
     _reject_unknown("--faults", fault_numbers, [case.number for case in FAULT_CASES])
     if not seeds or min(seeds) < 0:
         raise ContractError(
             f"--seeds must be non-negative integers; got {seeds or 'none'}.",
-            fix="Give at least one, such as --seeds 0,1,2",
+            fix="Give at least one seed, such as --seeds 0,1,2",
         )
     cases: Sequence[FaultCase] = [
         case for case in FAULT_CASES if not fault_numbers or case.number in fault_numbers
@@ -160,15 +160,15 @@ def _parse_numbers(text: str, option: str) -> list[int]:
     except ValueError:
         raise ContractError(
             f"{option} must be comma-separated integers; got '{text}'.",
-            fix=f"Write them as in {option} 1,2",
+            fix=f"Write the numbers as in {option} 1,2",
         ) from None
 
 
-def _reject_unknown(option: str, requested: Sequence[object], permitted: Sequence[object]) -> None:
-    unknown = [item for item in requested if item not in permitted]
-    if unknown or (option == "--nets" and not requested):
+def _reject_unknown(option: str, values: Sequence[object], known: Sequence[object]) -> None:
+    unknown = [value for value in values if value not in known]
+    if unknown or (option == "--nets" and not values):
         raise ContractError(
-            f"{option} must be some of {', '.join(map(str, permitted))}; got "
+            f"{option} must be one or more of {', '.join(map(str, known))}; got "
             f"{', '.join(map(str, unknown)) or 'none'}.",
-            fix="Give one or more of these, separated by commas.",
+            fix="Give one or more of these values, separated by commas.",
         )

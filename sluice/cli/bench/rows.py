@@ -1,4 +1,4 @@
-"""``sluice bench rows``: the speed of row sources, of shuffling, and of kinds of padding."""
+"""``sluice bench rows``: speeds of row sources, of shuffling, and of kinds of padding."""
 
 import json
 import tempfile
@@ -58,7 +58,7 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
         ):
             yield measurement
             yield speed_at_least(
-                f"speed: {measurement.source} / {measurement.baseline}",
+                f"ratio of speeds: {measurement.source} to {measurement.baseline}",
                 measurement.ratio,
                 "x",
                 0.97,
@@ -68,10 +68,16 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
         )
     yield padding
     yield speed_at_least(
-        "speed: padding to the longest / to the maximum", padding.longest_ratio, "x", 1.5
+        "speed of padding to the longest text, relative to padding to the maximum",
+        padding.longest_ratio,
+        "x",
+        1.5,
     )
     yield speed_at_least(
-        "speed: length buckets / padding to the maximum", padding.bucketed_ratio, "x", 1.5
+        "speed of length buckets, relative to padding to the maximum",
+        padding.bucketed_ratio,
+        "x",
+        1.5,
     )
 
 

@@ -51,7 +51,7 @@ def register(group: typer.Typer) -> None:
 
     @group.command("tune", epilog="Example: sluice bench tune --quick")
     def tune(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure the speed of a search, compared with a plain Ray Tune Tuner.
+        """Measure the speed of a search, compared with Ray Tune without Sluice.
 
         The overhead of the resumable scheduler, and the time to restore 1,000 simulated trials, are
         also measured.
@@ -85,10 +85,12 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         )
         yield trainer_speed
         yield speed_at_least(
-            "speed of training: trainer / minimal loop", trainer_speed.ratio, "x", 0.97
+            "ratio of training speeds: trainer to minimal loop", trainer_speed.ratio, "x", 0.97
         )
         checkpoint_percent = 100 * trainer_speed.checkpoint_share
-        yield speed_at_most("checkpoints, share of the training time", checkpoint_percent, "%", 2.0)
+        yield speed_at_most(
+            "share of checkpoints in the training time", checkpoint_percent, "%", 2.0
+        )
         loader_overhead = measure_loaders(
             num_rows=1024 if quick else 4096,
             num_epochs=1 if quick else 4,
@@ -99,7 +101,7 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         yield loader_overhead
         for loader_speed in loader_overhead.loaders:
             case = f"{loader_speed.source}, {loader_speed.num_workers} workers"
-            name = f"speed of training on {case}: trainer / DataLoader loop"
+            name = f"ratio of training speeds on {case}: trainer to DataLoader loop"
             yield speed_at_least(name, loader_speed.ratio, "x", 0.97)
         fold_run_speed = measure_fold_runs(
             [
@@ -125,14 +127,14 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         )
     yield fold_run_speed
     yield speed_at_most(
-        "time to resume, without process start and import of torch",
+        "time to resume, without the start of the process and the import of torch",
         fold_run_speed.resume_seconds,
         "s",
         2.0,
     )
     speedup_name = (
-        f"speed of {fold_run_speed.num_fold_runs} fold runs: "
-        f"{fold_run_speed.num_workers} processes / 1"
+        f"ratio of speeds of {fold_run_speed.num_fold_runs} fold runs: "
+        f"{fold_run_speed.num_workers} processes to 1"
     )
     yield speed_at_least(speedup_name, fold_run_speed.speedup, "x", 1.8)
 
@@ -140,9 +142,9 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
 def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     """Yield the speeds that have a target, and a record of all measurements.
 
-    A study on the default pipeline is compared with the same study in a plain ``Tuner``. Resumable
-    schedulers are compared with bare ones, on trials that only sleep. The cost of decisions about
-    many trials is measured on simulated workers.
+    A study on the default pipeline is compared with the same study in a plain ``Tuner``. The
+    resumable wrapper of a scheduler is compared with the scheduler alone, on trials that only
+    sleep. The cost of decisions about many trials is measured on simulated workers.
     """
     from sluice.base.artifacts import ArtifactStore
     from sluice.bench.search.result import SearchSpeed
@@ -176,7 +178,10 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
         )
         yield speed_at_most(f"ASHA study, {num_trials} trials", study_speed.seconds, "s", 60.0)
         yield speed_at_most(
-            "time: ASHA study / the same study with ray.tune.Tuner", study_speed.ratio, "x", 0.75
+            "ratio of times: ASHA study to the same study with ray.tune.Tuner",
+            study_speed.ratio,
+            "x",
+            0.75,
         )
         few_workers_cost = measure_wrapper(
             num_trials=4 if quick else 16,
@@ -187,10 +192,13 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             folder=folder / "few",
         )
         yield speed_at_most(
-            "time: resumable scheduler / bare scheduler", few_workers_cost.arrival_ratio, "x", 1.02
+            "ratio of times: resumable scheduler to the scheduler alone",
+            few_workers_cost.arrival_ratio,
+            "x",
+            1.02,
         )
         yield speed_at_most(
-            "time: resumable and ordered scheduler / bare scheduler",
+            "ratio of times: resumable and ordered scheduler to the scheduler alone",
             few_workers_cost.ordered_ratio,
             "x",
             1.02,
@@ -203,13 +211,13 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             num_rounds=1,
             folder=folder / "many",
         )
-        num_simulated = 100 if quick else 1000
+        num_simulated_trials = 100 if quick else 1000
         scale_costs = measure_scale(
-            num_trials=num_simulated, num_workers=64, folder=folder / "scale"
+            num_trials=num_simulated_trials, num_workers=64, folder=folder / "scale"
         )
         restore_s = max(cost.restore_s for cost in scale_costs)
         yield speed_at_most(
-            f"time to restore {num_simulated} simulated trials", restore_s, "s", 10.0
+            f"time to restore {num_simulated_trials} simulated trials", restore_s, "s", 10.0
         )
         yield SearchSpeed(
             study=study_speed,

@@ -31,15 +31,15 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="KEY=VALUE that overrides the file, such as training.learning_rate=0.01; may be "
-        "repeated.",
+        help="KEY=VALUE that overrides a setting of the file, such as training.learning_rate=0.01; "
+        "may be repeated.",
         show_default=False,
     ),
 ]
 IGNORED_WARNINGS = (
     "ignore:Parameter `execution_type` of function `AssetsDefinition.__init__` is currently",
 )
-"""Filter, in the format of PYTHONWARNINGS, for a warning that Dagster prints at every start."""
+"""Filter in the format of PYTHONWARNINGS. Dagster would print this warning at every start."""
 
 
 def register(app: typer.Typer) -> None:
@@ -58,8 +58,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run a pipeline from raw rows to a verdict, and promote a candidate that is better.
 
-        If the pipeline has a rollout, and a version is in production, the candidate's rollout
-        starts instead. A required approval must be given first.
+        If the pipeline has a rollout, and a version is in production, a rollout of the candidate
+        starts instead of the promotion. If an approval is required, it must be given first.
 
         Exit code 0 when the verdict is PROMOTE or the candidate is already in production; 1 when a
         gate did not pass or a training failed.
@@ -74,7 +74,7 @@ def register(app: typer.Typer) -> None:
             from sluice.evaluation.suites.library import SuiteLibrary, require_guarded_suites
 
         resolved = resolve(find_pipeline(pipeline, defs_folder(), overrides or ()))
-        _require_compute(resolved.settings.compute)
+        _require_available_compute(resolved.settings.compute)
         home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
         settings = resolved.settings
         require_guarded_suites(
@@ -91,20 +91,21 @@ def register(app: typer.Typer) -> None:
         trials: Annotated[
             int | None,
             typer.Option(
-                help="Number of trials; the population size with pbt. Default: as in the file."
+                help="Number of trials; with pbt, the population size. Default: as in the file."
             ),
         ] = None,
         scheduler: Annotated[
             str | None,
             typer.Option(
-                help="auto, asha, median, pbt, none for no early stopping, or a scheduler of Ray "
-                "Tune as module:Class with arguments from the file. Default: as in the file."
+                help="auto, asha, median, pbt, none (no early stopping), or a scheduler of Ray "
+                "Tune as module:Class with the arguments in the file. Default: as in the file."
             ),
         ] = None,
         address: Annotated[
             str | None,
             typer.Option(
-                help="Ray cluster, 'host:port' or 'auto'. Default: Ray is started on this machine."
+                help="Address of a Ray cluster, 'host:port' or 'auto'. Default: Ray is started on "
+                "this machine."
             ),
         ] = None,
         workers: Annotated[
@@ -119,7 +120,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Search for better settings with Ray Tune, on rows outside the test sets.
 
-        The gates before the training run first. A search that was interrupted resumes with the same
+        The gates before a training must pass first. An interrupted search resumes with the same
         decisions. Exit code 1 when a gate did not pass or the search failed.
 
         Example: sluice tune sp500_volatility --trials 50 --scheduler asha
@@ -136,7 +137,7 @@ def register(app: typer.Typer) -> None:
             search={name: value for name, value in search_options.items() if value is not None},
             compute={name: value for name, value in compute_options.items() if value is not None},
         )
-        _require_compute(resolved.settings.compute)
+        _require_available_compute(resolved.settings.compute)
         home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
         search(resolved, home, as_json=as_json)
 
@@ -144,7 +145,7 @@ def register(app: typer.Typer) -> None:
     def dev(
         pipeline: Annotated[
             list[str] | None,
-            typer.Argument(help="Pipelines to load, by name or file; by default the shipped ones."),
+            typer.Argument(help="Pipelines to load, by name or file. Default: shipped pipelines."),
         ] = None,
         port: Annotated[
             int, typer.Option(help="Port of the UI on 127.0.0.1.", min=1, max=65535)
@@ -161,12 +162,13 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Open the Dagster UI with schedules and sensors on http://127.0.0.1:3000.
 
-        Web pages of other sites cannot use the UI. It accepts GraphQL only as JSON by POST, from
-        its own pages or from programs, under the host names localhost, 127.0.0.1 and those of
+        Web pages of other sites cannot use the UI. GraphQL is accepted only as JSON by POST, from
+        the UI's pages or from programs. The host name must be localhost, 127.0.0.1 or a name of
         --trusted-host.
 
-        The pages of SLUICE_HOME/reports, which checks link to, are served on port 3001 or the next
-        free one, unless SLUICE_REPORTS_URL names another port of this machine.
+        Checks link to the pages of SLUICE_HOME/reports. They are served on port 3001 or the next
+        free port. If SLUICE_REPORTS_URL names another port of this machine, the search for a free
+        port starts there.
 
         Example: sluice dev my_model.yaml
         """
@@ -177,7 +179,7 @@ def register(app: typer.Typer) -> None:
         _require_free_port(port)
         home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
         named_files = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
-        # Without repetitions: a file that is given twice would define its assets twice.
+        # Repeated files are removed, because a repeated file would define its assets twice.
         files = list(dict.fromkeys(named_files))
         for file in files:
             read_pipeline(file)
@@ -191,21 +193,22 @@ def register(app: typer.Typer) -> None:
                 [os.environ.get("PYTHONWARNINGS", ""), *IGNORED_WARNINGS]
             ).strip(","),
         }
-        # The path is absolute: the component would resolve a relative one in the project's root.
+        # The path is absolute, because the component resolves relative paths in the project's root.
         if home.registry_key is not None:
             os.environ["SLUICE_REGISTRY_KEY"] = str(home.registry_key)
         host_names = trusted_hosts or []
-        reports = _serve_reports(home, port=port, trusted_hosts=host_names)
+        reports_address = _serve_reports(home, port=port, trusted_hosts=host_names)
         print(
-            f"Sluice starts on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C stops both)",
+            f"Sluice starts on http://127.0.0.1:{port}, reports on {reports_address} "
+            "(Ctrl-C stops both)",
             file=sys.stderr,
             flush=True,
         )
-        # Shell scripts start background processes with SIGINT ignored. Dagster's child processes
-        # would inherit that and never stop.
+        # Restore the default action of SIGINT. Shell scripts start background processes with SIGINT
+        # ignored, and Dagster's child processes would inherit this setting and never stop.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        services = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *host_names]
-        os.execv(sys.executable, [sys.executable, *services])
+        service_arguments = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *host_names]
+        os.execv(sys.executable, [sys.executable, *service_arguments])
 
     @get_doctor_group(app).command()
     def expectations(
@@ -221,8 +224,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Measure the false and missed alarms of each expectation.
 
-        False alarms are counted on rolling windows of the pipeline's own rows, missed alarms on the
-        same windows with typical corruptions. The result is also saved as a page in
+        False alarms are counted on rolling windows of the pipeline's rows, missed alarms on the
+        same windows with planted corruptions. The result is also saved as a page in
         SLUICE_HOME/reports. The exit code is 0 for any result.
 
         Example: sluice doctor expectations sp500_volatility --window-rows 500
@@ -252,33 +255,33 @@ def _require_free_port(port: int) -> None:
 def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> str:
     """Start the report server and return its address.
 
-    The address is also stored in an environment variable for the runs that the UI starts.
+    The address is also stored in ``SLUICE_REPORTS_URL``, for the runs that the UI starts.
     """
     from sluice.pipelines.report_server import LOOPBACK, start_server
     from sluice.reports.folder import DEFAULT_PORT, URL_VARIABLE
 
-    configured = urlsplit(os.environ.get(URL_VARIABLE, ""))
-    is_local = configured.hostname in (LOOPBACK, "localhost")
+    configured_url = urlsplit(os.environ.get(URL_VARIABLE, ""))
+    is_local = configured_url.hostname in (LOOPBACK, "localhost")
     try:
-        first_port = configured.port if is_local and configured.port else DEFAULT_PORT
+        first_port = configured_url.port if is_local and configured_url.port else DEFAULT_PORT
     except ValueError as error:
         raise SettingsError(
             f"{URL_VARIABLE} must be an address like http://127.0.0.1:3001, got "
-            f"'{configured.geturl()}': {error}.",
+            f"'{configured_url.geturl()}': {error}.",
             fix="Correct the variable or unset it.",
         ) from None
     address = start_server(
         home.reports, first_port=first_port, reserved_port=port, trusted_hosts=trusted_hosts
     )
-    # If the variable names another host, that is a proxy in front of this server, and the links
-    # of the pages keep its name.
-    if is_local or not configured.hostname:
+    # If the variable names another host, this host is a proxy in front of the server. The variable
+    # stays unchanged, because links to the pages must use the address of the proxy.
+    if is_local or not configured_url.hostname:
         os.environ[URL_VARIABLE] = address
     return address
 
 
 def _create_home(home: Home) -> Home:
-    """Create the home folder if necessary, and require that it is writable."""
+    """Create the home folder if it is missing, and return ``home`` if the folder is writable."""
     try:
         make_folder(home.root)
     except OSError as error:
@@ -291,7 +294,7 @@ def _create_home(home: Home) -> Home:
     return home
 
 
-def _require_compute(compute: "ComputeSettings") -> None:
+def _require_available_compute(compute: "ComputeSettings") -> None:
     """Raise before Dagster starts if a run would reject the Ray cluster or the GPUs."""
     from sluice.base.cpu_count import count_cores
     from sluice.cluster.ray_address import require_cluster

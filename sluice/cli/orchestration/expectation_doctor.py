@@ -25,7 +25,7 @@ _MAX_MISSED_COLUMNS = 4
 def examine_expectations(
     pipeline: str, home: Home, *, window_rows: int, step_rows: int, as_json: bool
 ) -> None:
-    """Measure the false and missed alarms of a pipeline's expectations and print them."""
+    """Measure the false and missed alarms of a pipeline's expectations, and print the result."""
     settings = find_pipeline(pipeline, defs_folder())
     alarm_settings = AlarmSettings(window_rows=window_rows, step_rows=step_rows)
     stderr = Console(stderr=True)
@@ -50,20 +50,22 @@ def examine_expectations(
 
 def alarm_tables(report: AlarmReport) -> Group:
     """Return the tables of the report for a terminal."""
-    expectations = Table("table", "expectation", "false alarms", "caught", box=None, pad_edge=False)
+    expectation_table = Table(
+        "table", "expectation", "false alarms", "caught", box=None, pad_edge=False
+    )
     for rates in report.expectations:
-        expectations.add_row(
+        expectation_table.add_row(
             rates.table,
             escape(rates.sentence),
             _format_false_alarms(rates.false_alarms),
             f"{rates.caught:,}",
         )
-    corruptions = Table(
+    corruption_table = Table(
         "planted in", "corruption", "times", "caught", "rejected", "missed", "missed in", box=None,
         pad_edge=False,
     )  # fmt: skip
     for row in report.corruptions:
-        corruptions.add_row(
+        corruption_table.add_row(
             row.planted_in,
             escape(row.corruption),
             f"{row.planted:,}",
@@ -73,13 +75,19 @@ def alarm_tables(report: AlarmReport) -> Group:
             escape(_join_columns(row.missed_in)),
         )
     return Group(
-        Text(_summary(report)), Text(), expectations, Text(), Text(_LEGEND), Text(), corruptions
+        Text(_summary(report)),
+        Text(),
+        expectation_table,
+        Text(),
+        Text(_LEGEND),
+        Text(),
+        corruption_table,
     )
 
 
 def alarm_page(report: AlarmReport) -> str:
     """Return the report as an HTML page."""
-    expectations = [
+    expectation_rows = [
         [
             rates.table,
             html_escape(rates.sentence),
@@ -88,7 +96,7 @@ def alarm_page(report: AlarmReport) -> str:
         ]
         for rates in report.expectations
     ]
-    corruptions = [
+    corruption_rows = [
         [
             row.planted_in,
             html_escape(row.corruption),
@@ -108,7 +116,7 @@ def alarm_page(report: AlarmReport) -> str:
         '<div class="card">',
         table(
             ["table", "expectation", "false alarms", "caught"],
-            expectations,
+            expectation_rows,
             numbers=frozenset({2, 3}),
         ),
         "</div>",
@@ -118,7 +126,7 @@ def alarm_page(report: AlarmReport) -> str:
         table(
             ["planted in", "corruption", "times", "caught", "rejected", "missed", "missed in",
              "best detector"],
-            corruptions,
+            corruption_rows,
             numbers=frozenset({2, 3, 4, 5}),
         ),
         "</div>",
@@ -133,17 +141,19 @@ _LEGEND = (
 
 
 def _summary(report: AlarmReport) -> str:
-    evaluated = [rates for rates in report.expectations if rates.false_alarms is not None]
-    num_with_alarm = sum(rates.false_alarms.count > 0 for rates in evaluated if rates.false_alarms)
+    measured_rates = [rates for rates in report.expectations if rates.false_alarms is not None]
+    num_with_alarm = sum(
+        rates.false_alarms.count > 0 for rates in measured_rates if rates.false_alarms
+    )
     return (
-        f"{num_with_alarm} of {pluralize(len(evaluated), 'expectation')} raised a false alarm on "
-        f"{pluralize(report.num_windows, 'window')} of {report.settings.window_rows} good rows. "
+        f"{num_with_alarm} of {pluralize(len(measured_rates), 'expectation')} raised a false alarm "
+        f"on {pluralize(report.num_windows, 'window')} of {report.settings.window_rows} good rows. "
         f"The windows overlap, so the {report.settings.confidence:.0%} intervals of the false "
         f"alarms count them as {pluralize(report.disjoint_windows, 'disjoint window')}. "
         f"{pluralize(report.refused_windows, 'good window')} "
         f"{'was' if report.refused_windows == 1 else 'were'} rejected by a schema or the feature "
-        "code. Row counts and classes of Great Expectations apply to whole tables and are not "
-        "measured on windows."
+        "code. Expectations of row counts and classes of Great Expectations apply to whole "
+        "tables, so they are not measured on windows."
     )
 
 
@@ -156,10 +166,10 @@ def _format_rate(rate: AlarmRate) -> str:
 
 
 def _best_detector(caught_by: dict[str, int]) -> str:
-    """Return the expectation that caught most windows; without one, the best other detector.
+    """Return the expectation that caught the most windows.
 
-    ``caught_by`` is sorted by the number of windows, highest first. Only names of expectations
-    contain ": ".
+    If no expectation caught a window, the result is the best other detector. ``caught_by`` is
+    sorted by the number of windows, highest first. Only names of expectations contain ": ".
     """
     expectations = (name for name in caught_by if ": " in name)
     return next(expectations, next(iter(caught_by), "none"))
@@ -167,5 +177,5 @@ def _best_detector(caught_by: dict[str, int]) -> str:
 
 def _join_columns(missed_in: dict[str, int]) -> str:
     first_columns = list(missed_in)[:_MAX_MISSED_COLUMNS]
-    more = len(missed_in) - len(first_columns)
-    return ", ".join(first_columns) + (f" and {more} more" if more else "")
+    num_more = len(missed_in) - len(first_columns)
+    return ", ".join(first_columns) + (f" and {num_more} more" if num_more else "")

@@ -1,4 +1,4 @@
-"""``sluice tune``: searches for settings of a pipeline and prints the YAML to set them."""
+"""``sluice tune``: searches for better settings of a pipeline, and prints them as YAML."""
 
 import json
 import os
@@ -34,25 +34,25 @@ _NUM_BEST_TRIALS = 5
 def with_search(
     pipeline: ResolvedPipeline, *, search: dict[str, Any], compute: dict[str, Any]
 ) -> ResolvedPipeline:
-    """Return the pipeline with options of the command line instead of settings of its file.
+    """Return the pipeline after options of the command line replaced settings of its file.
 
     A scheduler with a dot or a colon in its name is the import path of a class.
 
     Raises:
-        SettingsError: An option is invalid, or the space does not fit the pipeline.
+        SettingsError: An option is invalid, or the search space does not fit the pipeline.
     """
     scheduler = str(search.get("scheduler", ""))
     if set(scheduler) & {".", ":"}:
         search = search | {"scheduler": {"class": scheduler}}
     settings = pipeline.settings
-    file_search = (settings.search or SearchSettings()).model_dump(mode="python")
-    options = SearchSettings.parse(file_search | search, where="search")
-    # Raises if the space does not fit the pipeline.
+    search_in_file = (settings.search or SearchSettings()).model_dump(mode="python")
+    options = SearchSettings.parse(search_in_file | search, where="search")
+    # Called only for its error if the search space does not fit the pipeline.
     plan_search(pipeline.search.space, options, pipeline.search.trial_settings)
-    file_compute = settings.compute.model_dump(mode="python")
+    compute_in_file = settings.compute.model_dump(mode="python")
     update = {
         "search": options,
-        "compute": ComputeSettings.parse(file_compute | compute, where="compute"),
+        "compute": ComputeSettings.parse(compute_in_file | compute, where="compute"),
     }
     return replace(pipeline, settings=settings.model_copy(update=update))
 
@@ -97,7 +97,7 @@ def _format_report(
     results_location: str,
 ) -> Group:
     result = study.result
-    parts: list[Any] = [
+    sections: list[Any] = [
         Text(
             f"\n{pipeline}: trial {result.best} of {result.num_trials} has the lowest "
             f"validation loss, {result.winner.loss:.4g}.",
@@ -106,34 +106,34 @@ def _format_report(
         Text(f"  {result.strategy.reason}\n"),
         _best_trials(study),
     ]
-    parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle_note) if line]
+    sections += [Text(f"\n  note: {line}") for line in (*study.warnings, idle_note) if line]
     new_settings = changed_settings(study.base, best.setup)
     if new_settings:
-        parts.append(Text("\nsettings for the pipeline file", style="bold"))
-        parts.append(Text(settings_yaml(new_settings)))
+        sections.append(Text("\nsettings for the pipeline file", style="bold"))
+        sections.append(Text(settings_yaml(new_settings)))
         if best.setup.training.changes:  # settings that change during the training
-            parts.append(Text(f"note: {NO_SEARCH_NOTE}\n"))
+            sections.append(Text(f"note: {NO_SEARCH_NOTE}\n"))
     else:
-        parts.append(Text("\nNo trial is better than the settings in the file.\n"))
-    parts.append(Text(f"page: {page}"))
-    parts.append(Text(f"curves: tensorboard --logdir {shlex.quote(results_location)}"))
-    parts.append(
+        sections.append(Text("\nNo trial is better than the settings in the file.\n"))
+    sections.append(Text(f"page: {page}"))
+    sections.append(Text(f"curves: tensorboard --logdir {shlex.quote(results_location)}"))
+    sections.append(
         Text(
             "'sluice run' measures the gain of the settings in the file, on all seeds and on rows "
             "that the search did not use."
         )
     )
-    return Group(*parts)
+    return Group(*sections)
 
 
 def _best_trials(study: StudySummary) -> Table:
-    ranking = study.ranking[:_NUM_BEST_TRIALS]
-    names = short_names(list(dict.fromkeys(path for trial in ranking for path in trial.params)))
+    best_trials = study.ranking[:_NUM_BEST_TRIALS]
+    names = short_names(list(dict.fromkeys(path for trial in best_trials for path in trial.params)))
     table = Table("trial", "state", "epochs", "loss", *names.values())
     table.box, table.pad_edge = None, False
     for column in (table.columns[0], *table.columns[2:]):
         column.justify = "right"
-    for trial in ranking:
+    for trial in best_trials:
         table.add_row(
             str(trial.id),
             STATE_NAMES.get(trial.state, trial.state),

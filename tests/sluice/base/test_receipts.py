@@ -36,7 +36,7 @@ def test_passed_receipt_of_the_subject_is_returned() -> None:
     ("receipt", "cause"),
     [
         (None, "required and missing"),
-        (make_receipt(gate="promotion"), "got one of the promotion gate"),
+        (make_receipt(gate="promotion"), "got a receipt of the promotion gate"),
         (make_receipt(passed=False, outcome="fail", reason="NaN loss."), "is fail: NaN loss"),
         (make_receipt(passed=False, outcome="pass"), "is pass"),
         (make_receipt(subject=SUBJECT | {"data": "e" * 64}), r"another data \(e{12}, now d{12}\)"),

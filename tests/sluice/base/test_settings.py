@@ -82,7 +82,7 @@ def test_invalid_value_is_shown_with_its_path(values: dict[str, object], cause: 
 @pytest.mark.parametrize("text", ["2e-3", "2e3", "1.5e3", "-2.E4", "+1e-05"])
 def test_suggested_spelling_of_a_float_is_valid_yaml(text: str) -> None:
     assert isinstance(load_yaml(text), str)
-    with pytest.raises(SettingsError, match="YAML reads that as text") as caught:
+    with pytest.raises(SettingsError, match="YAML reads this value as text") as caught:
         Outer.parse({"inner": {"rate": text}}, where="defs.yaml")
 
     suggested = load_yaml(caught.value.what.rpartition("write ")[2].removesuffix("."))

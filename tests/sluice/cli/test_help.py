@@ -13,8 +13,11 @@ from sluice.cli.app import run_command
             "gate",
             "Mean gain that a candidate must significantly exceed to be promoted [loss units].",
         ),
-        ("drift", "Minimum size of a window; the verdict on a smaller one is INCONCLUSIVE [rows]."),
-        ("serve", "With --ray: number of processes. [default: 2]"),
+        (
+            "drift",
+            "Minimum size of a window [rows]. The verdict on a smaller window is INCONCLUSIVE.",
+        ),
+        ("serve", "With --ray: number of server processes. [default: 2]"),
     ],
 )
 def test_words_in_brackets_are_printed(command, expected, capsys, monkeypatch):
@@ -28,4 +31,4 @@ def test_help_text_wraps_only_at_the_terminal_width(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
 
     assert run_command(["serve", "--help"]) == 0
-    assert "The log is written to stderr as JSON lines (with --ray" in capsys.readouterr().out
+    assert "The log is written to stderr as JSON lines; with --ray" in capsys.readouterr().out

@@ -227,7 +227,7 @@ def test_at_returns_the_version_in_production_at_a_time() -> None:
     assert (second["to_version"], second["actor"]) == (2, "ada")
 
     page = invoke("at", MODEL, moves[0]["at"])
-    assert page.startswith(f"{MODEL}: version 1 was in production, through this change:")
+    assert page.startswith(f"{MODEL}: version 1 was in production since this change:")
     assert "none -> 1" in page
     assert "nothing was in production" in invoke("at", MODEL, "2020-01-01T00:00:00Z")
     assert invoke_json("at", MODEL, "2020-01-01T00:00:00+05:00") is None
@@ -332,7 +332,7 @@ def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch
         invoke("sign", "--key", str(key), "--json")  # the lines precede the question
     shown = invoke("sign", "--key", str(key), "--yes", "--actor", "ada")
     assert f"promote {MODEL} version 2 from version 1" in " ".join(shown.split())
-    assert "Signed 28 lines; the digest of the last one is" in shown
+    assert "Signed 28 lines; the digest of the last line is" in shown
     assert "No problem found" in invoke("verify", "--key", str(key))
 
     monkeypatch.setenv("SLUICE_REGISTRY_KEY", str(key))
@@ -343,7 +343,7 @@ def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch
     invoke("promote", MODEL, "3", "--reason", "r", "--reinstate")
     monkeypatch.setenv("SLUICE_REGISTRY_KEY", str(key))
     shown = invoke("sign", "--yes")
-    assert "Signed 1 line; the digest of the last one is" in shown
+    assert "Signed 1 line; the digest of the last line is" in shown
     assert "signed already" in invoke("sign")
     assert invoke_json("sign")["covered"] == []
     monkeypatch.delenv("SLUICE_REGISTRY_KEY")

@@ -157,7 +157,8 @@ def test_status_of_a_paused_rollout_reports_the_evidence_missing_after_resuming(
 
     assert "assessed now: wait. The rollout is paused" in printed
     assert (
-        "if it were resumed: wait. 0 of 60 s have passed. Not enough evidence: 0 of 500" in printed
+        "if the rollout were resumed: wait. 0 of 60 s have passed. Not enough evidence: 0 of 500"
+        in printed
     )
     assert read_rollout(ledger).phase == "paused"
 

@@ -69,8 +69,11 @@ def test_help_lists_the_options_with_an_example(capsys):
         (["--out", "t", "python", "a b.py", "-h"], "-- python 'a b.py' -h\n"),
         (["--out", "t", "train.py", "-h"], "sluice trace [OPTIONS] -- python train.py -h\n"),
         (["reprot", "t"], "Did you mean 'report'?"),
-        (["--out", "t", "report", "t"], "report are accepted, with their options after their name"),
-        (["--out", "t", "report", "t"], "Leave out the options before 'report'. For"),
+        (
+            ["--out", "t", "report", "t"],
+            "report are accepted, with the options of the command after",
+        ),
+        (["--out", "t", "report", "t"], "Leave out the options before 'report'. To list"),
     ],
 )
 def test_missing_two_dashes_before_the_program_are_reported(arguments, hint, capsys):

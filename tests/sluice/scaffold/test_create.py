@@ -185,8 +185,8 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
     [
         ("My-Model", "letters, digits and underscores in lower case"),
         ("class", "must not be a keyword of Python, got 'class'"),
-        ("random", "that of a Python module"),
-        ("sluice", "that of a Python module"),
+        ("random", "A Python module has the name 'random'"),
+        ("sluice", "A Python module has the name 'sluice'"),
     ],
 )
 def test_a_name_that_cannot_be_a_module_is_refused(name: str, message: str, tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_rows_without_a_target_are_noted(path):
 @pytest.mark.parametrize(
     ("values", "target", "message"),
     [
-        ({}, "Y2", r"has no column 'Y2'.* It has: x, y\."),
+        ({}, "Y2", r"has no column 'Y2'.* Its columns: x, y\."),
         ({"z": "same"}, "z", "at least two values, got always 'same'"),
         ({"z": [None] * ROWS}, "z", "at least two values, got no value at all"),
         ({"z": [f"t{n}" for n in range(ROWS)]}, "z", "at most 50 classes, got 240 distinct values"),

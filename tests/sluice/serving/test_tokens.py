@@ -117,7 +117,10 @@ def test_the_tokens_command_stores_only_the_digest_of_a_token(
         (["add", "new shop", "--scope", "predict"], "new shop"),
         (["add", "new", "--scope", "predict", "--requests-per-s", "0"], "greater than 0"),
         (["add", "new", "--scope", "predict", "--requests-per-s", "nan"], "finite"),
-        (["remove", "other"], "has no token 'other'; it has shop.\ndo:    Give one of them."),
+        (
+            ["remove", "other"],
+            "has no token 'other'. Its tokens: shop.\ndo:    Give the name of one",
+        ),
     ],
 )
 def test_a_refused_command_does_not_change_the_file(
@@ -138,7 +141,7 @@ def test_removal_from_a_missing_file_is_refused(
     path = tmp_path / "tokens.json"
 
     assert run_command(["tokens", "remove", "shop", "--file", str(path)]) == 2
-    assert "it has none.\ndo:    Check the path of the file." in capsys.readouterr().err
+    assert "Its tokens: none.\ndo:    Check the path of the file." in capsys.readouterr().err
     assert not path.exists()
 
 

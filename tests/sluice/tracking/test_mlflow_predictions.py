@@ -161,7 +161,7 @@ def test_model_uri_without_a_version_number_is_rejected(source: str) -> None:
             (MODEL_URI, "--pipeline", PIPELINE, "--predictions", "p.csv"),
             "address of the MLflow server",
         ),
-        (("a.sluice", "--pipeline", PIPELINE), "belong to an import from MLflow"),
+        (("a.sluice", "--pipeline", PIPELINE), "require an import from MLflow"),
     ],
 )
 def test_missing_or_conflicting_options_are_reported(
