@@ -67,7 +67,7 @@ def result_from_report(report: RandomnessReport) -> ProbeResult:
             if is_undetermined
             else "The same base seed may not give the same bits, because an operation is "
             "nondeterministic.",
-            fix="Use a separate generator for each operation, seeded with derive_seed(seed, purpose)."
+            fix="Use a separate generator for each operation, with derive_seed(seed, purpose)."
             if is_undetermined
             else "Use an operation that has a deterministic implementation.",
         )
