@@ -1,4 +1,4 @@
-"""``sluice bench``: measures speed and error rates on this machine; compares them with targets."""
+"""``sluice bench``: measures speeds and error rates, and compares them with targets."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--tables/--no-tables",
-                help="Run the cases of both tables: planted defects and healthy set-ups.",
+                help="Run the two tables of cases: planted defects and healthy set-ups.",
             ),
         ] = True,
         speeds: Annotated[
@@ -64,7 +64,7 @@ def register(app: typer.Typer) -> None:
         """Run the POC gate's benchmark: planted defects, healthy set-ups, speeds.
 
         The exit code is 1 if a defect is not caught or a healthy set-up fails. Speeds do not affect
-        it, because they depend on the machine.
+        the exit code, because they depend on the machine.
         """
         _run_poc_benchmark(quick=quick, with_cases=tables, with_speeds=speeds, as_json=as_json)
 
@@ -114,25 +114,26 @@ def _run_cases(stderr: Console, *, every: int) -> "PocBenchmarkReport":
     from sluice.bench.poc.result import PocBenchmarkReport
     from sluice.bench.poc.runner import run_defects, run_healthy
 
-    defects, healthy = [], []
+    defect_results, healthy_results = [], []
     with Progress(console=stderr, transient=True) as progress:
         bar = progress.add_task("planted defects", total=len(DEFECTS[::every]))
-        for defect in run_defects(every=every):
-            defects.append(defect)
-            progress.console.print(defect_line(defect), soft_wrap=True)
+        for defect_result in run_defects(every=every):
+            defect_results.append(defect_result)
+            progress.console.print(defect_line(defect_result), soft_wrap=True)
             progress.advance(bar)
         bar = progress.add_task("healthy set-ups", total=len(HEALTHY[::every]))
-        for setup in run_healthy(every=every):
-            healthy.append(setup)
-            progress.console.print(healthy_line(setup), soft_wrap=True)
+        for healthy_result in run_healthy(every=every):
+            healthy_results.append(healthy_result)
+            progress.console.print(healthy_line(healthy_result), soft_wrap=True)
             progress.advance(bar)
-    return PocBenchmarkReport(defects=tuple(defects), healthy=tuple(healthy))
+    return PocBenchmarkReport(defects=tuple(defect_results), healthy=tuple(healthy_results))
 
 
 def measure_speeds() -> Iterator[Speed]:
-    """Measure the POC gate on the default pipeline, and data functions on large random data.
+    """Yield speeds of the POC gate on the default pipeline, and of data functions on random data.
 
-    The gate runs twice at each level. The second run counts; the first one warms the disk cache.
+    The full gate and the minimum gate run twice each. Only the second run counts, because the first
+    run fills the disk cache.
     """
     yield from _gate_speeds()
     yield _feature_speed()
@@ -198,7 +199,7 @@ def _range_bar_speed() -> Speed:
     size = rng.integers(1, 100, _NUM_TICKS).astype(float)
     ticks = pd.DataFrame({"price": price, "size": size}, index=times)
     rule = RangeBars(tenths_of_bp=100)
-    build_bars(ticks.head(1000), rule)  # compiles its loop
+    build_bars(ticks.head(1000), rule)  # the first call compiles or loads the loop
     seconds = _shortest_time(lambda: build_bars(ticks, rule))
     return Speed(
         name="range bars, 5,000,000 ticks",
@@ -240,10 +241,10 @@ def _random_bars(num_rows: int) -> "pd.DataFrame":
     )
 
 
-def _shortest_time(work: Callable[[], object], repeats: int = 3) -> float:
-    """Return the shortest time of several runs [s], the one least disturbed by other programs."""
+def _shortest_time(work: Callable[[], object], num_runs: int = 3) -> float:
+    """Return the shortest time of several runs [s]: other programs only lengthen a run."""
     seconds = []
-    for _ in range(repeats):
+    for _ in range(num_runs):
         started = time.perf_counter()
         work()
         seconds.append(time.perf_counter() - started)

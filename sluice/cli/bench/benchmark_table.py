@@ -11,7 +11,7 @@ from sluice.base.settings import Record
 
 
 class Speed(Record):
-    """One measured value with its target: a time, a rate, a ratio or a count."""
+    """One measured value (a time, a rate, a ratio or a count) with its target."""
 
     name: str
     value: float
@@ -45,9 +45,9 @@ def speed_at_least(name: str, value: float, unit: str, target: float) -> Speed:
 def collect_measurements(
     measurements: Iterable[Record | Speed], activity: str
 ) -> tuple[list[Speed], list[dict[str, Any]]]:
-    """Run a benchmark, with progress on stderr; return its speeds, and its records for JSON.
+    """Run a benchmark; return its speeds, and its other records as dictionaries for JSON.
 
-    Each speed is printed as soon as it is measured.
+    Each speed is printed on stderr as soon as it is measured.
     """
     stderr = Console(stderr=True)
     speeds: list[Speed] = []
@@ -66,7 +66,7 @@ def collect_measurements(
 
 
 def speed_table(speeds: list[Speed]) -> Table:
-    """Return a table of measured values, their targets, and whether they reach them."""
+    """Return a table with the value and target of each speed, and whether it reaches the target."""
     table = Table(box=box.SIMPLE_HEAD, title="Speeds on this machine", title_justify="left")
     for header in ("", "measured", "target", ""):
         table.add_column(header, justify="right" if header else "left")

@@ -1,4 +1,4 @@
-"""``sluice bench faults``: detection rate and false alarms of the tracer on planted faults."""
+"""``sluice bench faults``: the tracer's detection rate on planted faults, and its false alarms."""
 
 import json
 import tempfile
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sluice.bench.tracer.scoring import FaultReport
 
 _NUM_EXTRA_HEALTHY_SEEDS = 2
-"""Number of additional seeds of healthy programs. False alarms are rarer than detections, so their
-rate needs more runs."""
+"""Number of additional seeds of the healthy programs. False alarms are rare, so their rate can only
+be estimated from many runs."""
 
 
 def register(group: typer.Typer) -> None:
@@ -33,22 +33,23 @@ def register(group: typer.Typer) -> None:
             str,
             typer.Option(
                 "--faults",
-                help="Comma-separated numbers of fault programs. Default: all of them, and the "
-                "healthy programs.",
+                help="Comma-separated numbers of fault programs. Default: all fault programs and "
+                "all healthy programs.",
             ),
         ] = "",
         nets: Annotated[
             str,
             typer.Option(
-                "--nets", help="Comma-separated networks, from mlp, cnn, gru and transformer."
+                "--nets", help="Comma-separated networks: some of mlp, cnn, gru and transformer."
             ),
         ] = "mlp,cnn,gru,transformer",
         seeds: Annotated[
             str,
             typer.Option(
                 "--seeds",
-                help="Comma-separated seeds. Thresholds were chosen on 0,1,2; published results "
-                "use 100,101,102. Healthy programs also run with the next two seeds.",
+                help="Comma-separated seeds. The tracer's thresholds were chosen on seeds 0,1,2; "
+                "published results use 100,101,102. Healthy programs also run with the two seeds "
+                "after the highest one.",
             ),
         ] = "0,1,2",
         baselines: Annotated[
@@ -67,7 +68,7 @@ def register(group: typer.Typer) -> None:
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Run programs with one planted fault each and healthy programs; report what is detected.
+        """Run programs with one planted fault each, and healthy programs; report what is detected.
 
         The exit code is 1 if a rate is significantly worse than its target, if traced and untraced
         weights differ, or if a program failed.
@@ -91,10 +92,10 @@ def _plan_runs(
     from sluice.bench.tracer.healthy.library import HEALTHY_CASES
     from sluice.bench.tracer.running import plan_runs
 
-    permitted = get_args(NetName)
-    requested_nets: list[NetName] = [net for net in permitted if net in nets]
-    _reject_unknown("--nets", nets, permitted)
-    _reject_unknown("--faults", fault_numbers, [case.number for case in FAULT_CASES])
+    permitted_nets = get_args(NetName)
+    requested_nets: list[NetName] = [net for net in permitted_nets if net in nets]
+    _reject_unknown_values("--nets", nets, permitted_nets)
+    _reject_unknown_values("--faults", fault_numbers, [case.number for case in FAULT_CASES])
     if not seeds or min(seeds) < 0:
         raise ContractError(
             f"--seeds must be non-negative integers; got {seeds or 'none'}.",
@@ -122,13 +123,13 @@ def _execute_and_score(
 
     results = []
     with (
-        tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder_name,
         Progress(console=stderr, transient=True) as progress,
     ):
         bar = progress.add_task("runs", total=len(runs))
         for result in execute_runs(
             runs,
-            Path(name),
+            Path(folder_name),
             workers=count_cores(),
             with_baselines=baselines,
             checks_bits=check_bits,
@@ -164,11 +165,14 @@ def _parse_numbers(text: str, option: str) -> list[int]:
         ) from None
 
 
-def _reject_unknown(option: str, requested: Sequence[object], permitted: Sequence[object]) -> None:
-    unknown = [item for item in requested if item not in permitted]
-    if unknown or (option == "--nets" and not requested):
+def _reject_unknown_values(
+    option: str, requested_values: Sequence[object], permitted_values: Sequence[object]
+) -> None:
+    """Reject values that are not permitted. Only --nets must not be empty."""
+    unknown_values = [value for value in requested_values if value not in permitted_values]
+    if unknown_values or (option == "--nets" and not requested_values):
         raise ContractError(
-            f"{option} must be some of {', '.join(map(str, permitted))}; got "
-            f"{', '.join(map(str, unknown)) or 'none'}.",
+            f"{option} must be some of {', '.join(map(str, permitted_values))}; got "
+            f"{', '.join(map(str, unknown_values)) or 'none'}.",
             fix="Give one or more of these, separated by commas.",
         )

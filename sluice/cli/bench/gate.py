@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _SEED = 20260101
 _NUM_ATTEMPTS = 30
+"""Number of attempts on one evaluation window, in the simulations of retraining."""
+
 _NUM_QUICK_SIMULATIONS, _NUM_SIMULATIONS = 100, 1000
 
 
@@ -29,8 +31,8 @@ def register(group: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--quick",
-                help="Use few scenarios with 100 simulations, for a quick check. Do not report "
-                "these results.",
+                help=f"Use few scenarios with {_NUM_QUICK_SIMULATIONS} simulations each, for a "
+                "quick check. Do not report these results.",
             ),
         ] = False,
         simulations: Annotated[
@@ -43,10 +45,10 @@ def register(group: typer.Typer) -> None:
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Measure false promotions and power of the gate in simulations, compared with naive tests.
+        """Measure false promotions and power of the promotion gate; compare with naive tests.
 
-        The exit code is 1 if a rate is significantly worse than its target. Speeds do not affect
-        it, because they depend on the machine.
+        The rates are measured in simulations. The exit code is 1 if a rate is significantly worse
+        than its target. Speeds do not affect the exit code, because they depend on the machine.
         """
         _run_benchmark(
             quick=quick,

@@ -40,7 +40,7 @@ def register(group: typer.Typer) -> None:
     ) -> None:
         """Measure detection delay and false rollbacks in simulations, compared with a z-test.
 
-        The exit code is 1 if a delay exceeds its target, or the rate of false rollbacks is
+        The exit code is 1 if a delay exceeds its target, or if the rate of false rollbacks is
         significantly above its target.
         """
         _run_benchmark(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _NUM_ROUNDS, _NUM_QUICK_ROUNDS = 9, 2
 _LOAD_S, _QUICK_LOAD_S = 3.0, 1.0
-"""Duration of the load of a server at a constant rate, in each round [s]."""
+"""Duration of the constant-rate load on each server, in each round [s]."""
 
 
 def register(group: typer.Typer) -> None:
@@ -70,7 +70,7 @@ def _run_benchmark(*, num_rounds: int, load_s: float, as_json: bool) -> None:
 
 
 def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
-    """Return the speeds that have a target, from the measurements by name of the server."""
+    """Return the speeds that have a target. The keys of ``measurements`` are names of servers."""
     model, minimal_app = measurements["model alone"], measurements["minimal app"]
     production, canary, shadow = (
         measurements["production"],
@@ -125,7 +125,7 @@ def _table(measurements: "dict[str, ServerMeasurement]") -> Table:
         title="Default model: 8 GRUs. Latency at 100 requests/s, throughput with 8 clients",
         title_justify="left",
     )
-    for header in ("", "p50 [ms]", "p99 [ms]", "throughput [1/s]", "responses", "failed"):
+    for header in ("", "p50 [ms]", "p99 [ms]", "throughput [requests/s]", "responses", "failed"):
         table.add_column(escape(header), justify="right" if header else "left")
     for name, measurement in measurements.items():
         rate = f"{measurement.rate_per_s:,.0f}" if measurement.rate_per_s else ""

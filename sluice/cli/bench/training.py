@@ -1,4 +1,4 @@
-"""``sluice bench train`` and ``sluice bench tune``: the speed of training and of searches."""
+"""``sluice bench train`` and ``sluice bench tune``: measure training and searches."""
 
 import json
 import tempfile
@@ -42,19 +42,19 @@ def register(group: typer.Typer) -> None:
 
     @group.command("train", epilog="Example: sluice bench train --quick")
     def train(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure the speed of training, compared with minimal loops.
+        """Measure the speed of training, and compare it with minimal training loops.
 
-        The cost of checkpoints, the time to resume, and the speedup by several processes are also
-        measured.
+        Also measured: the cost of checkpoints, the time to resume, and the speedup by several
+        processes.
         """
         _run_benchmark(measure_training(quick=quick), "measuring training", as_json=as_json)
 
     @group.command("tune", epilog="Example: sluice bench tune --quick")
     def tune(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure the speed of a search, compared with a plain Ray Tune Tuner.
+        """Measure the speed of a search, and compare it with a plain Ray Tune Tuner.
 
-        The overhead of the resumable scheduler, and the time to restore 1,000 simulated trials, are
-        also measured.
+        Also measured: the overhead of the resumable scheduler, and the time to restore 1,000
+        simulated trials.
         """
         _run_benchmark(measure_search(quick=quick), "measuring a search", as_json=as_json)
 
@@ -70,8 +70,8 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
     from sluice.bench.training.trainer_overhead import measure_trainer
     from sluice.training.fold_run_spec import FoldRunSpec
 
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder_name:
+        folder = Path(folder_name)
         settings, workload, folds, table = _default_pipeline(folder)
         fold = folds[0]
         trainer_speed = measure_trainer(
@@ -85,10 +85,10 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         )
         yield trainer_speed
         yield speed_at_least(
-            "speed of training: trainer / minimal loop", trainer_speed.ratio, "x", 0.97
+            "ratio of training speeds: trainer to minimal loop", trainer_speed.ratio, "x", 0.97
         )
         checkpoint_percent = 100 * trainer_speed.checkpoint_share
-        yield speed_at_most("checkpoints, share of the training time", checkpoint_percent, "%", 2.0)
+        yield speed_at_most("checkpoints, part of the training time", checkpoint_percent, "%", 2.0)
         loader_overhead = measure_loaders(
             num_rows=1024 if quick else 4096,
             num_epochs=1 if quick else 4,
@@ -99,7 +99,7 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         yield loader_overhead
         for loader_speed in loader_overhead.loaders:
             case = f"{loader_speed.source}, {loader_speed.num_workers} workers"
-            name = f"speed of training on {case}: trainer / DataLoader loop"
+            name = f"ratio of training speeds on {case}: trainer to DataLoader loop"
             yield speed_at_least(name, loader_speed.ratio, "x", 0.97)
         fold_run_speed = measure_fold_runs(
             [
@@ -125,14 +125,14 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         )
     yield fold_run_speed
     yield speed_at_most(
-        "time to resume, without process start and import of torch",
+        "time to resume, without the start of the process and the import of torch",
         fold_run_speed.resume_seconds,
         "s",
         2.0,
     )
     speedup_name = (
-        f"speed of {fold_run_speed.num_fold_runs} fold runs: "
-        f"{fold_run_speed.num_workers} processes / 1"
+        f"speedup of {fold_run_speed.num_fold_runs} fold runs by "
+        f"{fold_run_speed.num_workers} processes"
     )
     yield speed_at_least(speedup_name, fold_run_speed.speedup, "x", 1.8)
 
@@ -141,8 +141,8 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     """Yield the speeds that have a target, and a record of all measurements.
 
     A study on the default pipeline is compared with the same study in a plain ``Tuner``. Resumable
-    schedulers are compared with bare ones, on trials that only sleep. The cost of decisions about
-    many trials is measured on simulated workers.
+    schedulers are compared with bare Ray Tune schedulers, on trials that only sleep. The cost of
+    decisions about many trials is measured on simulated workers.
     """
     from sluice.base.artifacts import ArtifactStore
     from sluice.bench.search.result import SearchSpeed
@@ -154,8 +154,8 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     from sluice.tuning.spaces import TrialSettings
 
     num_trials = 4 if quick else 20
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder_name:
+        folder = Path(folder_name)
         settings, _, folds, table = _default_pipeline(folder)
         training = settings.training
         if quick:
@@ -176,7 +176,10 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
         )
         yield speed_at_most(f"ASHA study, {num_trials} trials", study_speed.seconds, "s", 60.0)
         yield speed_at_most(
-            "time: ASHA study / the same study with ray.tune.Tuner", study_speed.ratio, "x", 0.75
+            "ratio of times: ASHA study to the same study with ray.tune.Tuner",
+            study_speed.ratio,
+            "x",
+            0.75,
         )
         few_workers_cost = measure_wrapper(
             num_trials=4 if quick else 16,
@@ -187,10 +190,13 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             folder=folder / "few",
         )
         yield speed_at_most(
-            "time: resumable scheduler / bare scheduler", few_workers_cost.arrival_ratio, "x", 1.02
+            "ratio of times: resumable scheduler to bare scheduler",
+            few_workers_cost.arrival_ratio,
+            "x",
+            1.02,
         )
         yield speed_at_most(
-            "time: resumable and ordered scheduler / bare scheduler",
+            "ratio of times: resumable and ordered scheduler to bare scheduler",
             few_workers_cost.ordered_ratio,
             "x",
             1.02,

@@ -14,7 +14,7 @@ from sluice.cli.bench.serving import _table as serving_table
     ("table", "headers"),
     [
         (rollout_table([]), ("median [s]", "p90 [s]", "rolled back [%]")),
-        (serving_table({}), ("p50 [ms]", "p99 [ms]", "throughput [1/s]")),
+        (serving_table({}), ("p50 [ms]", "p99 [ms]", "throughput [requests/s]")),
     ],
 )
 def test_table_header_shows_units(table: Table, headers: tuple[str, ...]) -> None:
