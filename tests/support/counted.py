@@ -9,7 +9,7 @@ from sluice.workloads.workload import WorkloadSettings
 from tests.support.echo import Echo
 
 _SKIPPED_MODULES = ("load", "counted")
-"""Names of modules that only forward the creation of an instance."""
+"""Names of modules whose code creates instances only for another module."""
 
 
 class BuildCounter(Echo):

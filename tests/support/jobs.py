@@ -23,7 +23,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Wait:
-    """Emits its process id and environment, then waits for a file."""
+    """Emits its process id and two environment variables, then waits until a file exists."""
 
     until: Path
 
@@ -51,7 +51,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class DieUntil:
-    """Ends its process in each of the first ``times`` calls, which it counts in a file."""
+    """Ends its process in each of the first ``times`` calls. A file counts the calls."""
 
     times: int
     count_file: Path
@@ -66,7 +66,7 @@ class DieUntil:
 
 @dataclass(frozen=True)
 class TerminatedTwice:
-    """Receives SIGTERM while it runs, and again in an exit handler of its process."""
+    """Receives SIGTERM while it runs, and again in an exit handler, which then creates a file."""
 
     done: Path
 
@@ -83,7 +83,7 @@ class TerminatedTwice:
 
 @dataclass(frozen=True)
 class TerminatedLate(TerminatedTwice):
-    """Receives SIGTERM only in an exit handler of its process, after its parent has ended."""
+    """Receives SIGTERM only in an exit handler of its process, after the parent has ended."""
 
     def __call__(self, emit):
         atexit.register(self.on_exit)
