@@ -75,13 +75,13 @@ class Hanging(Echo):
     """The first ``num_hanging`` calls of ``load_rows`` wait until ``released`` is set."""
 
     num_hanging: ClassVar[int] = 0
-    num_begun: ClassVar[int] = 0
+    num_started_loads: ClassVar[int] = 0
     released: ClassVar[threading.Event] = threading.Event()
 
     def load_rows(self) -> pd.DataFrame:
         cls = type(self)
-        cls.num_begun += 1
-        if cls.num_begun <= cls.num_hanging:
+        cls.num_started_loads += 1
+        if cls.num_started_loads <= cls.num_hanging:
             cls.released.wait()
         return super().load_rows()
 

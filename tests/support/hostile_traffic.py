@@ -151,7 +151,7 @@ def _simulate_requests(
         rng.integers(clients.num_hostile, size=num_requests),
         rng.integers(clients.num_honest, size=num_requests),
     )
-    on_challenger_N = np.where(
+    is_on_challenger_N = np.where(
         is_hostile_N,
         clients.hostile_arm == "challenger",
         user_N < _CHALLENGER_SHARE * clients.num_honest,
@@ -160,8 +160,8 @@ def _simulate_requests(
     duration_2N = _MEDIAN_DURATION_S * rng.lognormal(
         sigma=_LOG_DURATION_STD, size=(2, num_requests)
     )
-    rate_2 = clients.error_rate * np.array([1.0, clients.error_factor])
-    fails_2N = rng.random((2, num_requests)) < rate_2[:, None]
+    error_rate_2 = clients.error_rate * np.array([1.0, clients.error_factor])
+    fails_2N = rng.random((2, num_requests)) < error_rate_2[:, None]
     if clients.attack == "shared errors":
         fails_2N |= is_hostile_N
     elif clients.attack == "slow requests":
@@ -174,8 +174,8 @@ def _simulate_requests(
         address = "gateway" if clients.has_gateway else name
         if clients.invents_users and is_hostile_N[n]:
             name, address = client_of(f"invented {at_s}", ""), "203.0.113.7"
-        arm: ArmName = "challenger" if on_challenger_N[n] else "production"
-        arm_index = int(on_challenger_N[n])
+        arm: ArmName = "challenger" if is_on_challenger_N[n] else "production"
+        arm_index = int(is_on_challenger_N[n])
         results = [
             _result_of(steps, duration_2N[a, n], bool(fails_2N[a, n]))
             for a in (arm_index, 1 - arm_index)

@@ -58,9 +58,9 @@ def main() -> None:
             with httpx.Client(transport=transport, headers=TOKEN) as client:
                 url = f"http://[{ADDRESSES[0]}]:{port}/predict"
                 assert client.post(url, json=body(1.0)).status_code == 200
-        num_origins = len(server.serving.router.counters.clients._current_period.subnet_requests)
+        num_subnets = len(server.serving.router.counters.clients._current_period.subnet_requests)
         flooded = server.metrics()["sluice_connections"]  # all connections were accepted by now
-        print(json.dumps({"before": before, "flooded": flooded, "origins": num_origins}))
+        print(json.dumps({"before": before, "flooded": flooded, "num_subnets": num_subnets}))
 
 
 if __name__ == "__main__":

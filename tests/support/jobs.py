@@ -23,43 +23,43 @@ class Square:
 
 @dataclass(frozen=True)
 class Wait:
-    """Emits its process id and two environment variables, then waits until a file exists."""
+    """Emits its process id and two environment variables, then waits for ``released_file``."""
 
-    until: Path
+    released_file: Path
 
     def __call__(self, emit):
         names = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
         emit((os.getpid(), {name: os.environ.get(name) for name in names}))
-        while not self.until.exists():
+        while not self.released_file.exists():
             time.sleep(0.02)
         return "released"
 
 
 @dataclass(frozen=True)
 class Fail:
-    """Raises the named exception."""
+    """Raises an error of the named class."""
 
-    name: str
+    error_name: str
 
     def __call__(self, emit):
         raise {
             "ContractError": ContractError("the rows are wrong", fix="Correct them."),
             "ValueError": ValueError("the user's bug"),
             "SystemExit": SystemExit(7),
-        }[self.name]
+        }[self.error_name]
 
 
 @dataclass(frozen=True)
-class DieUntil:
-    """Ends its process in each of the first ``times`` calls. A file counts the calls."""
+class DieInFirstCalls:
+    """Ends its process in each of the first ``num_calls`` calls. A file counts the calls."""
 
-    times: int
+    num_calls: int
     count_file: Path
 
     def __call__(self, emit):
         with self.count_file.open("a") as file:
             file.write("x")
-        if len(self.count_file.read_text()) <= self.times:
+        if len(self.count_file.read_text()) <= self.num_calls:
             os._exit(3)
         return os.getpid()
 
@@ -68,7 +68,7 @@ class DieUntil:
 class TerminatedTwice:
     """Receives SIGTERM while it runs, and again in an exit handler, which then creates a file."""
 
-    done: Path
+    done_file: Path
 
     def __call__(self, emit):
         emit(os.getpid())
@@ -78,7 +78,7 @@ class TerminatedTwice:
 
     def on_exit(self):
         os.kill(os.getpid(), signal.SIGTERM)
-        self.done.touch()
+        self.done_file.touch()
 
 
 @dataclass(frozen=True)

@@ -47,15 +47,15 @@ class KillPlan:
     """Folder of the run with kills."""
     kills: int
     """Number of kills."""
-    pieces: int
+    num_parts: int
     """Number of equal parts of the work."""
-    window_pieces: float = 2.5
+    max_parts_per_child: float = 2.5
     """Maximum number of parts that a child completes before it is killed from outside."""
     early_kill_share: float = 0.15
     """Share of the kills from outside whose time is drawn from the start of the process. The others
     happen after the work has begun."""
     seed: int = 0
-    calls: tuple[str, ...] = ("checkpoint", "log")
+    call_phases: tuple[str, ...] = ("checkpoint", "log")
     """Half of the children are killed at a call, in one of these phases."""
 
 
@@ -151,10 +151,10 @@ def _kill_through(plan: KillPlan) -> KillResult:
     started, result = time.monotonic(), KillResult()
     rng = random.Random(plan.seed)
     start_s = _finish(plan, plan.reference_folder)
-    piece_s = (time.monotonic() - started - start_s) / plan.pieces
-    window_s = piece_s * plan.window_pieces
+    part_s = (time.monotonic() - started - start_s) / plan.num_parts
+    window_s = part_s * plan.max_parts_per_child
     while result.kills < plan.kills:
-        phase = rng.choice(plan.calls) if rng.random() < 0.5 else None
+        phase = rng.choice(plan.call_phases) if rng.random() < 0.5 else None
         # The child is killed at a call of one of its first three writes in this phase.
         call = (phase, rng.randrange(1, 1 + 3 * _CALLS_PER_WRITE[phase])) if phase else None
         phase_byte = mmap.mmap(-1, 1)
@@ -208,7 +208,7 @@ def _wait_for_orphans() -> float:
                 time.sleep(0.002)
         except ChildProcessError:
             return time.monotonic() - started
-        assert time.monotonic() - started < _ORPHAN_LIMIT_S, "a process outlived the killed one"
+        assert time.monotonic() - started < _ORPHAN_LIMIT_S, "a process outlived its killed parent"
 
 
 def _fork(plan: KillPlan, folder: Path, phase_byte: mmap.mmap, call: tuple[str, int] | None) -> int:

@@ -124,15 +124,15 @@ def searches() -> dict[str, object]:
         for name, state in rng_state().items()
         if not name.endswith("gauss")
     )
-    return {"found": results, "is_rng_unchanged": is_rng_unchanged}
+    return {"results": results, "is_rng_unchanged": is_rng_unchanged}
 
 
 def both_peaks() -> dict[str, object]:
-    """Return peaks that the kernel recorded, and peaks that the probe observed itself."""
+    """Return peaks that the kernel recorded, and peaks that the probe sampled."""
     kernel_peaks = peaks(512, 2_048, 512)
     step_probe._restart_kernel_peak = lambda: False  # as on systems whose kernel records no peak
-    observed_peaks = peaks(512, 2_048, 512)
-    return {"kernel": kernel_peaks, "watched": observed_peaks}
+    sampled_peaks = peaks(512, 2_048, 512)
+    return {"kernel": kernel_peaks, "sampled": sampled_peaks}
 
 
 def peaks_by_setting() -> dict[str, int]:

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 _NUM_ATTEMPTS = 4
-MACHINE = {
+NODE_OPTIONS = {
     "num_cpus": 1,
     "include_dashboard": False,
     "include_log_monitor": False,

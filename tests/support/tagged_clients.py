@@ -15,13 +15,13 @@ _TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RequestResult:
     """Result of one request. The status is 0 if no response arrived."""
 
     sent_at: float
     """Time at which the request was sent, as a Unix time [s]."""
-    answered_at: float
-    """Time of the response or error, as a Unix time [s]."""
+    ended_at: float
+    """Time at which the response or an error arrived, as a Unix time [s]."""
     status: int
     version: int = 0
     arm: str = ""
@@ -33,7 +33,7 @@ class TaggedClients:
     """Sends requests from a thread until the context ends."""
 
     def __init__(self, port: int, *, columns: tuple[str, ...], seq_len: int, per_s: float) -> None:
-        self.answers: list[Answer] = []
+        self.results: list[RequestResult] = []
         self.num_sent = 0
         self._port, self._requests_per_s = port, per_s
         self._columns, self._seq_len = columns, seq_len
@@ -70,14 +70,14 @@ class TaggedClients:
                     status, body = await self._post(*streams)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 message = f"{type(error).__name__}: {error}"
-                self.answers.append(Answer(sent_at, time.time(), 0, problem=message))
+                self.results.append(RequestResult(sent_at, time.time(), 0, problem=message))
                 if streams is not None:
                     streams[1].close()
                 streams = None
                 continue
             response = json.loads(body)
-            self.answers.append(
-                Answer(
+            self.results.append(
+                RequestResult(
                     sent_at,
                     time.time(),
                     status,
