@@ -36,6 +36,8 @@ class FolderSettings(WorkloadSettings):
 
 
 class _FolderWorkload(Workload):
+    """A workload whose rows are in ``rows.json`` of a folder."""
+
     settings_type = FolderSettings
     settings: FolderSettings
     feature_columns: tuple[str, ...] = ()
@@ -142,7 +144,7 @@ class BlockNetwork(nn.Module):
 
 
 class BlockWorkload(LanguageModelWorkload):
-    """A language model whose clients receive scores."""
+    """A small language model of token ids."""
 
     settings_type = BlockSettings
     settings: BlockSettings

@@ -73,9 +73,9 @@ def load_with_fault(candidate: str, *, config: str) -> DeployedModel:
     )
     fault = settings.faults.get(candidate, "none")
     if fault in ("leak", "hang"):
-        first, *others = model.networks
+        first_network, *other_networks = model.networks
         return dataclasses.replace(
-            model, networks=(_LeakingOrHangingNetwork(first, fault), *others)
+            model, networks=(_LeakingOrHangingNetwork(first_network, fault), *other_networks)
         )
     plan = FaultPlan.model_validate(
         {"fault": fault, "challenger": candidate, "seed": 0, "spread": (settings.spread,)}

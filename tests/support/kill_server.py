@@ -76,12 +76,12 @@ class KillResult:
     def kills(self) -> int:
         return sum(self.phases.values())
 
-    def summary(self, what: str, same: str = "bits") -> str:
-        """Return a summary in one line."""
+    def summary(self, work_name: str, unchanged: str = "bits") -> str:
+        """Return a line with the numbers of kills, and with what the kills did not change."""
         phases = ", ".join(f"{count} in {phase}" for phase, count in sorted(self.phases.items()))
         return (
-            f"{what}: {self.kills} kills ({phases}), {self.from_outside} from outside, "
-            f"same {same}, in {self.seconds:.0f} s"
+            f"{work_name}: {self.kills} kills ({phases}), {self.from_outside} from outside, "
+            f"same {unchanged}, in {self.seconds:.0f} s"
         )
 
 

@@ -29,6 +29,8 @@ class ReceivedSpan:
 
 @dataclass
 class Receiver:
+    """Spans received so far, and the paths of the requests."""
+
     url: str
     spans: list[ReceivedSpan] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)

@@ -64,6 +64,7 @@ class Plain(Workload):
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Return normally distributed random numbers."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 

@@ -53,6 +53,7 @@ def is_ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: Path
 
 
 def wait_for(condition: Any, *, seconds: float) -> None:
+    """Wait until a function returns a true value; fail after this time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition is still false after {seconds} s"

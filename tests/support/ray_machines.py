@@ -22,7 +22,7 @@ def start_with_retries(start) -> Any:
     """Start a node. Retry, because on busy cores its processes may start later than Ray waits."""
     import ray
 
-    before = set(psutil.Process().children())
+    processes_before = set(psutil.Process().children())
     with pytest.MonkeyPatch.context() as patch:
         # Let Ray believe that its dashboard is not installed: each node would load a part of it.
         patch.setattr(
@@ -33,6 +33,6 @@ def start_with_retries(start) -> Any:
         for _ in range(_NUM_ATTEMPTS - 1):
             with contextlib.suppress(Exception):  # Ray raises a plain Exception
                 return start()
-            for process in set(psutil.Process().children()) - before:
+            for process in set(psutil.Process().children()) - processes_before:
                 process.kill()
         return start()

@@ -70,10 +70,10 @@ class SineWorkload(Workload):
         return {"loss": loss, "rmse": loss**0.5}
 
     def _die(self) -> None:
-        marker = self.settings.only_first_time
-        if marker:
+        marker_path = self.settings.only_first_time
+        if marker_path:
             try:
-                open(marker, "x").close()
-            except FileExistsError:  # it crashed before, or another rank has just crashed
+                open(marker_path, "x").close()
+            except FileExistsError:  # a process was killed before, or another rank was just killed
                 return
         os.kill(os.getpid(), signal.SIGKILL)

@@ -56,16 +56,16 @@ class Toy:
         stop_epochs = {epoch for epoch in report_epochs if num_done < epoch < self.max_epochs}
         if schedule[-1].params[LR] > self.kill_above:
             self._die()
-        for number, until in enumerate(sorted(stop_epochs | {self.max_epochs})):
+        for index, last_epoch in enumerate(sorted(stop_epochs | {self.max_epochs})):
             if self.raises:
                 raise ZeroDivisionError("the user's bug")
-            time.sleep(self.pause_s * ((number * 7 + until) % 5) / 4)
-            losses = list(curve(schedule, until, self.nan_above))
+            time.sleep(self.pause_s * ((index * 7 + last_epoch) % 5) / 4)
+            losses = list(curve(schedule, last_epoch, self.nan_above))
             yield TrialReport(
                 epochs=epoch_losses(losses),
-                is_finished=until == self.max_epochs,
-                reason="The last epoch." if until == self.max_epochs else "",
-                save=lambda folder, until=until: (folder / "mark").write_text(str(until)),
+                is_finished=last_epoch == self.max_epochs,
+                reason="The last epoch." if last_epoch == self.max_epochs else "",
+                save=lambda folder, epoch=last_epoch: (folder / "mark").write_text(str(epoch)),
             )
 
     def _die(self):

@@ -31,6 +31,7 @@ class Notes:
         temporary_path.rename(self.folder / "expected")
 
     def expected(self):
+        """Return the machines for which trials wait."""
         path = self.folder / "expected"
         return set(json.loads(path.read_text())) if path.exists() else set()
 
@@ -40,10 +41,11 @@ class Notes:
         temporary_path.rename(self.folder / f"{time.time_ns()}-{os.getpid()}.json")
 
     def read(self):
-        """Return the records, oldest first."""
+        """Return the records of started trials, oldest first."""
         return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
 
     def machines(self):
+        """Return the machines on which a trial has started."""
         return {note["machine"] for note in self.read()}
 
 

@@ -225,6 +225,7 @@ class EveryOutput(Recurrent):
 
 
 def takes_rows_for_positions():
+    """Pass inputs (rows, positions, features) to a GRU that expects positions first."""
     generator = torch.Generator().manual_seed(5)
     model = LastOutput(4)
     optimizer = torch.optim.Adam(model.parameters())
@@ -236,6 +237,7 @@ def takes_rows_for_positions():
 
 
 def returns_its_input():
+    """Train on targets that are equal to the inputs."""
     generator = torch.Generator().manual_seed(5)
     model = EveryOutput()
     optimizer = torch.optim.Adam(model.parameters())

@@ -132,7 +132,7 @@ def training_accuracy_and_validation():
 
 def predicts_all_rows_at_the_end():
     torch.manual_seed(0)
-    x, y = (torch.cat(both) for both in zip(*(d.tensors for d in _images()), strict=True))
+    x, y = (torch.cat(tensors) for tensors in zip(*(d.tensors for d in _images()), strict=True))
     model = classifier("mlp")
     optimizer = torch.optim.Adam(model.parameters())
     for rows in torch.randperm(384).split(32):
