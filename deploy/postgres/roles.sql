@@ -1,17 +1,17 @@
 -- Roles for a registry in PostgreSQL. Run this script as the owner of the registry's tables, once
--- they exist, and again after an upgrade that adds tables. It may be repeated:
+-- they exist, and again after an upgrade that adds tables. The script may be repeated:
 --
 --   psql "$SLUICE_REGISTRY_URL" -v ON_ERROR_STOP=1 -f deploy/postgres/roles.sql
 --
 -- The owner creates and migrates tables. Nothing that runs regularly should connect as the owner.
 -- sluice_promoter is for pipelines, the command line, and a server with an Alertmanager webhook.
--- sluice_server is for other servers. They read everything, and write their observations and, once
--- per model, the secret that assigns users to arms.
--- Then create a login for each person or service:
+-- sluice_server is for other servers. Such a server reads everything. It writes observations and,
+-- once per model, the secret key that assigns users to arms.
+-- After the script, create a login for each person or service:
 --
 --   CREATE ROLE serving LOGIN PASSWORD '...' IN ROLE sluice_server;
 --
--- The first time, the owner needs the right to create roles (CREATEROLE).
+-- For the first run of the script, the owner needs the right to create roles (CREATEROLE).
 
 DO $$
 BEGIN
@@ -22,7 +22,7 @@ BEGIN
     CREATE ROLE sluice_promoter NOLOGIN;
   END IF;
   EXECUTE format('GRANT USAGE ON SCHEMA %I TO sluice_server, sluice_promoter', current_schema());
-  -- Before PostgreSQL 15, everybody could create tables in the schema "public".
+  -- Before PostgreSQL 15, every role could create tables in the schema "public".
   EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM PUBLIC', current_schema());
 END
 $$;
@@ -65,7 +65,8 @@ GRANT INSERT ON
   sluice_pointers, sluice_rollout_heads, sluice_rollout_notes, sluice_deliveries
 TO sluice_promoter;
 GRANT UPDATE ON sluice_pointers, sluice_rollout_heads, sluice_log_head TO sluice_promoter;
--- Needed to lock the row of a model (SELECT ... FOR UPDATE); a trigger rejects every change of it.
+-- Locking the row of a model (SELECT ... FOR UPDATE) needs this right. A trigger rejects every change
+-- of the row.
 GRANT UPDATE (name) ON sluice_models TO sluice_promoter;
 GRANT USAGE ON SEQUENCE
   sluice_recordings_id_seq, sluice_version_receipts_id_seq, sluice_decisions_id_seq,

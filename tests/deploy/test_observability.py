@@ -296,4 +296,4 @@ def test_failing_challenger_is_rolled_back_by_its_alert(
     assert ended is not None
     last = failing.ledger.rollout_transitions(ended.id)[-1]
     assert (last.outcome, last.actor, last.rollout.share) == ("abort", "alertmanager", 0)
-    assert "of its requests, over 5 points more than production. [alert " in last.reason
+    assert "of its requests, over 5 percentage points more than production. [alert " in last.reason

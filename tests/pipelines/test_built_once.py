@@ -19,21 +19,23 @@ SEPARATE_MODULES = {"fold_run", "loading"}
 
 
 def count_builds() -> dict[str, int]:
-    return {name: n for name, n in BuildCounter.builds.items() if name not in SEPARATE_MODULES}
+    return {
+        name: n for name, n in BuildCounter.builds_by_module.items() if name not in SEPARATE_MODULES
+    }
 
 
 @pytest.mark.exhaustive
 def test_process_builds_the_users_class_once(
     short_echo: PipelineSettings, run: Runner, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BuildCounter, "builds", type(BuildCounter.builds)())
+    monkeypatch.setattr(BuildCounter, "builds_by_module", type(BuildCounter.builds_by_module)())
     training = short_echo.training.model_copy(update={"max_epochs": 2})
     counted = "tests.support.counted:BuildCounter"
     pipeline = short_echo.model_copy(update={"workload": counted, "training": training})
 
     run(pipeline, home)
 
-    assert BuildCounter.builds["fold_run"] > 0
+    assert BuildCounter.builds_by_module["fold_run"] > 0
     assert count_builds() == {"resolved": 1}
 
     bound = resources(home)

@@ -23,7 +23,7 @@ TRIES = 300
 def poll(echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[SourcePoll]:
     released = threading.Event()
     monkeypatch.setattr(Hanging, "released", released)
-    monkeypatch.setattr(Hanging, "num_begun", 0)
+    monkeypatch.setattr(Hanging, "num_started_loads", 0)
     hanging = echo.model_copy(update={"workload": "tests.support.drifting:Hanging"})
     yield SourcePoll(resolve(hanging).workload, max_wait_s=0.05)
     released.set()
@@ -48,7 +48,7 @@ def test_source_that_hung_once_is_loaded_again(
     monkeypatch.setattr(Hanging, "num_hanging", 1)
 
     reasons = [read_reason(poll) for _ in range(MAX_UNSUCCESSFUL_WAITS)]
-    num_loads = Hanging.num_begun
+    num_loads = Hanging.num_started_loads
     state = poll_until_state(poll)
 
     assert reasons == ["The source has not answered within 0.05 s."] * MAX_UNSUCCESSFUL_WAITS
@@ -63,12 +63,12 @@ def test_hanging_loads_are_limited_and_a_late_result_is_used(
 
     reasons = [read_reason(poll) for _ in range(MAX_LOADS * MAX_UNSUCCESSFUL_WAITS)]
 
-    assert Hanging.num_begun == MAX_LOADS
+    assert Hanging.num_started_loads == MAX_LOADS
     assert "a time limit to load_rows" in reasons[-1]
     assert "a time limit to load_rows" not in reasons[0]
     Hanging.released.set()
     assert len(poll_until_state(poll).index) == 900
-    assert Hanging.num_begun == MAX_LOADS
+    assert Hanging.num_started_loads == MAX_LOADS
 
 
 def test_loads_from_before_a_result_count_towards_the_limit(
@@ -77,9 +77,9 @@ def test_loads_from_before_a_result_count_towards_the_limit(
     monkeypatch.setattr(Hanging, "num_hanging", 1)
     poll_until_state(poll)
     monkeypatch.setattr(Hanging, "num_hanging", TRIES)
-    before = Hanging.num_begun
+    before = Hanging.num_started_loads
 
     reasons = [read_reason(poll) for _ in range(MAX_LOADS * MAX_UNSUCCESSFUL_WAITS)]
 
-    assert Hanging.num_begun == before + MAX_LOADS - 1
+    assert Hanging.num_started_loads == before + MAX_LOADS - 1
     assert "a time limit to load_rows" in reasons[-1]

@@ -27,17 +27,17 @@ class RichSettings(SignalSettings):
 
 
 class Rich(OwnNet):
-    """Healthy; its settings contain types that plain JSON values do not distinguish."""
+    """Healthy. Its settings have types that JSON does not have, such as paths, dates and tuples."""
 
     settings_type = RichSettings
 
 
 class Outer:
     class Inner(OwnNet):
-        """Healthy, defined inside another class."""
+        """Healthy, and defined inside another class."""
 
 
-class OwnConstructor(OwnNet):
+class CustomConstructor(OwnNet):
     def __init__(self, settings: SignalSettings | None = None, *, rows: int = 700) -> None:
         super().__init__(settings)
         self.rows = rows
@@ -48,32 +48,32 @@ class CallsExit(OwnNet):
         sys.exit("no credentials")
 
 
-class SilentError(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
-        raise RuntimeError("and it cannot even say so")
+        raise RuntimeError("this error has no text")
 
 
-class RaisesSilently(OwnNet):
+class RaisesUnprintableError(OwnNet):
     def load_rows(self) -> pd.DataFrame:
-        raise SilentError
+        raise UnprintableError
 
 
-class RaisesAtLength(OwnNet):
+class RaisesLongMessage(OwnNet):
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         raise ValueError("x" * 10_000_000)
 
 
-class OwnError(ContractError):
-    """A user-defined subclass of an error of Sluice."""
+class UserDefinedError(ContractError):
+    """An error class of the user that inherits from an error class of Sluice."""
 
 
-class RaisesOwnError(OwnNet):
+class RaisesUserDefinedError(OwnNet):
     def load_rows(self) -> pd.DataFrame:
-        raise OwnError("The token has expired.", fix="Log in again.")
+        raise UserDefinedError("The token has expired.", fix="Log in again.")
 
 
 class ForkNet(Net):
-    """Exits, and leaves a forked process that continues to run and keeps every pipe open."""
+    """Ends the process. A forked process continues to run and keeps every pipe open."""
 
     def forward(self, x: Tensor) -> Tensor:
         if os.fork() == 0:
@@ -86,15 +86,15 @@ class Forks(OwnNet):
     net = ForkNet
 
 
-class DiesOnceNet(Net):
+class ExitingNet(Net):
     def forward(self, x: Tensor) -> Tensor:
         os._exit(4)
 
 
 class FailsWhenLoadedAgain(OwnNet):
-    """Its model ends the process, and its rows can be loaded only once."""
+    """The network ends the process, and the rows can be loaded only once."""
 
-    net = DiesOnceNet
+    net = ExitingNet
 
     def load_rows(self) -> pd.DataFrame:
         marker = Path(os.environ["SLUICE_TEST_MARK"])

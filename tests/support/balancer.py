@@ -10,7 +10,7 @@ POLL_INTERVAL_S = 0.1
 
 
 class Balancer:
-    """Assigns each connection to a server in turn; all its requests go to this server."""
+    """Assigns each connection to the next server in turn, with all requests of the connection."""
 
     def __init__(self, ports: list[int]) -> None:
         self.ready_ports: set[int] = set()
@@ -20,15 +20,15 @@ class Balancer:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def run(self, started: threading.Event, stop: asyncio.Event) -> None:
-        polls = [asyncio.create_task(self._poll(port)) for port in self._ports]
+        poll_tasks = [asyncio.create_task(self._poll(port)) for port in self._ports]
         async with await asyncio.start_server(self._accept, "127.0.0.1", 0) as server:
             self.port = server.sockets[0].getsockname()[1]
             started.set()
             await stop.wait()
-        for task in (*polls, *self._connections):
+        for task in (*poll_tasks, *self._connections):
             task.cancel()
-        await asyncio.gather(*polls, *self._connections, return_exceptions=True)
-        await asyncio.sleep(0)  # the next iteration of the loop removes closed transports
+        await asyncio.gather(*poll_tasks, *self._connections, return_exceptions=True)
+        await asyncio.sleep(0)  # lets the event loop remove closed transports
 
     async def _poll(self, port: int) -> None:
         while True:
@@ -64,6 +64,7 @@ class Balancer:
             writer.close()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Each port is tried twice, because a server may become ready or fail in between.
         for port in itertools.islice(self._ports_in_turn, 2 * len(self._ports)):
             if port not in self.ready_ports:
                 continue
@@ -72,18 +73,18 @@ class Balancer:
             except OSError:
                 self.ready_ports.discard(port)
                 continue
-            pipes = [asyncio.create_task(_pipe(reader, server_writer))]
-            pipes.append(asyncio.create_task(_pipe(server_reader, writer)))
-            try:  # either side ends the connection
-                await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
+            copy_tasks = [asyncio.create_task(_copy_bytes(reader, server_writer))]
+            copy_tasks.append(asyncio.create_task(_copy_bytes(server_reader, writer)))
+            try:  # the connection ends when either side closes it
+                await asyncio.wait(copy_tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for pipe in pipes:
-                    pipe.cancel()
+                for task in copy_tasks:
+                    task.cancel()
                 server_writer.close()
             return
 
 
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(65536):
             writer.write(data)

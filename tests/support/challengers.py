@@ -1,4 +1,4 @@
-"""Challengers without torch that crash, hang or leak memory if an input has a certain value."""
+"""Challengers without torch. They crash, hang or leak memory if an input has a certain value."""
 
 import ctypes
 import hashlib
@@ -19,24 +19,25 @@ from sluice.serving.contract import InputContract, OutputContract
 
 CONTRACT = InputContract(columns=("a", "b"), seq_len=3)
 NAMES = (
-    "two",  # runs a fault only for the input values below
+    "two",  # has faults only for the input values below
     "dies while loading",
     "hangs while loading",
     "raises while loading",
     "raises the first time",
-    "curious",  # stores its environment in a file
+    "curious",  # stores its environment variables in a file
 )
-# Input values that cause a fault. BABBLE writes invalid messages to all open file descriptors.
+# Input values that cause a fault. BABBLE writes an invalid message to all open file descriptors.
 SEGFAULT, EXIT, LOOP, LEAK, RAISE, BABBLE, RETURN_PID, SPAWN = range(101, 109)
 LEAK_BYTES = 2**24
 
 
 def candidate(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()  # sluice.base.digests would import pandas
+    """Return the candidate digest of a name, without sluice.base.digests, which imports pandas."""
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 class FaultyChallenger:
-    """Two networks that return v and 3 v for the first value v of the last row.
+    """Has two networks, which return v and 3 v for the first value v of the last row.
 
     Some values v cause a fault, see ``_run_fault``.
     """
@@ -50,22 +51,22 @@ class FaultyChallenger:
 
     def __init__(self, name: str) -> None:
         self.candidate = candidate(name)
-        self.leaked: list[mmap.mmap] = []
-        self.raises_next = name == "raises the first time"
+        self.leaked_blocks: list[mmap.mmap] = []
+        self.raises_at_next_call = name == "raises the first time"
 
     def predict(
         self, x_NLD: NDArray[np.float32], pause: Callable[[], object] | None
     ) -> NDArray[np.float64]:
-        if self.raises_next:
-            self.raises_next = False
+        if self.raises_at_next_call:
+            self.raises_at_next_call = False
             raise RuntimeError("not warm yet")
-        for _ in range(2):  # networks
+        for _ in range(2):  # once before each network
             if pause is not None:
                 pause()
         values = x_NLD[:, -1, :1].astype(np.float64)
         for value in values.ravel():
             self._run_fault(int(value))
-        if RETURN_PID in values:
+        if RETURN_PID in values:  # the mean over both networks is the process id
             values = np.full_like(values, os.getpid() / 2)
         return np.stack([values, 3 * values])
 
@@ -80,13 +81,13 @@ class FaultyChallenger:
         elif value == LEAK:
             block = mmap.mmap(-1, LEAK_BYTES)
             block.write(b"x" * LEAK_BYTES)
-            self.leaked.append(block)
+            self.leaked_blocks.append(block)
         elif value == RAISE:
             raise TypeError("secret payload")
         elif value == BABBLE:
-            for handle in map(int, os.listdir("/proc/self/fd")):
+            for descriptor in map(int, os.listdir("/proc/self/fd")):
                 try:
-                    os.write(handle, b"\x00\x00\x00\x03zzz")
+                    os.write(descriptor, b"\x00\x00\x00\x03zzz")
                 except OSError:
                     continue
         elif value == SPAWN:
@@ -94,7 +95,7 @@ class FaultyChallenger:
 
 
 def load(digest: str, *, folder: str) -> FaultyChallenger:
-    """Load one of ``NAMES``; each process creates a file named by its process id in the folder."""
+    """Load the challenger of a digest; create a file in the folder whose name is the process id."""
     (Path(folder) / str(os.getpid())).touch()
     name = next(name for name in NAMES if candidate(name) == digest)
     if name == "dies while loading":

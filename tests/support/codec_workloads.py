@@ -1,6 +1,6 @@
 """Small workloads for clients that send texts, tokens, images or raw rows.
 
-The texts, tokens and images are files of a folder.
+The rows, tokens and images are files of one folder.
 """
 
 import json
@@ -36,6 +36,8 @@ class FolderSettings(WorkloadSettings):
 
 
 class _FolderWorkload(Workload):
+    """A workload whose rows are in ``rows.json`` of a folder."""
+
     settings_type = FolderSettings
     settings: FolderSettings
     feature_columns: tuple[str, ...] = ()
@@ -58,7 +60,7 @@ class _FolderWorkload(Workload):
 
 
 class Vocabulary:
-    """Tokenizer that splits at whitespace; unknown words have the id 1."""
+    """Tokenizer that splits at whitespace. Unknown words have the id 1."""
 
     def __init__(self, file: Path) -> None:
         self.ids: dict[str, int] = json.loads(file.read_text())
@@ -115,9 +117,9 @@ class ImageWorkload(_FolderWorkload):
         return ImageNetwork()
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        part = frame["path"].iloc[rows.start : rows.stop]
+        paths = frame["path"].iloc[rows.start : rows.stop]
         return Examples(
-            x=ImageFolderRows(self.folder, part.tolist(), size=8),
+            x=ImageFolderRows(self.folder, paths.tolist(), size=8),
             y=self.targets(frame, rows),
             rows=np.arange(rows.start, rows.stop),
         )
@@ -142,7 +144,7 @@ class BlockNetwork(nn.Module):
 
 
 class BlockWorkload(LanguageModelWorkload):
-    """A language model whose clients receive scores."""
+    """A small language model of token ids."""
 
     settings_type = BlockSettings
     settings: BlockSettings
@@ -162,7 +164,7 @@ class BarSettings(FolderSettings):
 
 
 class RawBars(_FolderWorkload):
-    """Raw bars, and windows of two features: the change, and the mean of the last four values."""
+    """Windows of two features of bars: value change times volume, and mean of four values."""
 
     settings_type = BarSettings
     settings: BarSettings
@@ -180,10 +182,10 @@ class RawBars(_FolderWorkload):
     horizon_rows = 2
 
     def load_rows(self) -> pd.DataFrame:
-        step = np.arange(NUM_ROWS)
-        value = 10 + np.sin(step / 5) + 0.01 * (step * 7 % 13)
+        row = np.arange(NUM_ROWS)
+        value = 10 + np.sin(row / 5) + 0.01 * (row * 7 % 13)
         times = pd.date_range("2024-01-01", periods=NUM_ROWS, freq="h", name="time", tz="UTC")
-        return pd.DataFrame({"value": value, "volume": step % 9 + 1}, index=times)
+        return pd.DataFrame({"value": value, "volume": row % 9 + 1}, index=times)
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         value = raw["value"]
@@ -210,7 +212,7 @@ class NamedNetwork(nn.Module):
 
 
 class NamedBars(RawBars):
-    """The same bars with two named inputs: the window, and its last row."""
+    """The bars of ``RawBars`` with two named inputs: the window, and the last row of the window."""
 
     def build_model(self, num_features: int, num_outputs: int, settings: Any) -> nn.Module:
         return NamedNetwork()
@@ -224,7 +226,7 @@ class NamedBars(RawBars):
 
 
 def write_texts(folder: Path) -> dict[str, str]:
-    """Write texts, their tokens and the vocabulary; return the settings of the workload."""
+    """Write texts, their token ids and the vocabulary; return the settings of the workload."""
     folder.mkdir(parents=True, exist_ok=True)
     ids = {word: number for number, word in enumerate(WORDS, start=2)}
     (folder / "vocabulary.json").write_text(json.dumps(ids))
@@ -270,6 +272,7 @@ def _write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _sentiment(text: str) -> float:
+    """Return the mean over the words: 1 for a positive word, -1 for a negative word, else 0."""
     words = text.split()
     return sum((WORDS.index(word) < 3) - (3 <= WORDS.index(word) < 6) for word in words) / len(
         words

@@ -9,11 +9,11 @@ from sluice.workloads.workload import WorkloadSettings
 from tests.support.echo import Echo
 
 _SKIPPED_MODULES = ("load", "counted")
-"""Names of modules that only forward the creation of an instance."""
+"""Names of modules whose code creates instances only for another module."""
 
 
 class BuildCounter(Echo):
-    builds: ClassVar[Counter[str]] = Counter()
+    builds_by_module: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
         super().__init__(settings)
@@ -21,4 +21,4 @@ class BuildCounter(Echo):
         while Path(frame.f_code.co_filename).stem in _SKIPPED_MODULES:
             assert frame.f_back is not None
             frame = frame.f_back
-        self.builds[Path(frame.f_code.co_filename).stem] += 1
+        self.builds_by_module[Path(frame.f_code.co_filename).stem] += 1

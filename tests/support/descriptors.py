@@ -1,7 +1,7 @@
-"""A server with few file descriptors, run as ``python -m``.
+"""Runs a server with few file descriptors, as ``python -m``.
 
-It prints its port. For each line on stdin, it opens an SQLite file many times, as registries do,
-and prints whether that succeeds.
+The program prints the port of the server. For each line on stdin, it opens an SQLite file many
+times, as registries do, and prints whether all connections could be opened.
 """
 
 import resource

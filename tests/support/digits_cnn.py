@@ -1,6 +1,6 @@
 """A user's workload: handwritten digits and a small convolutional network.
 
-The first class is healthy. Each subclass has one common mistake.
+``Digits`` is healthy. Each of its subclasses has one common mistake.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ LABEL = Column(name="digit", kind="int", description="0 to 9.")
 
 
 class DigitsNet(nn.Module):
-    """(B, 1, 8, 8) to (B, 10) logits."""
+    """Maps images (B, 1, 8, 8) to logits (B, num_classes)."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -60,9 +60,9 @@ class Digits(Workload):
         return raw.assign(**{name: raw[name] / 16 for name in PIXELS})
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        part = frame.iloc[rows.start : rows.stop]
-        x = torch.tensor(part[list(PIXELS)].to_numpy("float32")).reshape(-1, 1, 8, 8)
-        y = torch.tensor(part["digit"].to_numpy("int64"))
+        selected = frame.iloc[rows.start : rows.stop]
+        x = torch.tensor(selected[list(PIXELS)].to_numpy("float32")).reshape(-1, 1, 8, 8)
+        y = torch.tensor(selected["digit"].to_numpy("int64"))
         return Examples(x=x, y=y, rows=rows.positions())
 
     def build_model(
@@ -90,7 +90,7 @@ class LabelAmongFeatures(Digits):
 
 
 class FrozenBody(Digits):
-    """Freezes the convolutions, as after an experiment."""
+    """Freezes the convolutions, as if an experiment had not been undone."""
 
     def build_model(
         self, num_features: int, num_outputs: int, settings: ModelSettings
@@ -101,7 +101,7 @@ class FrozenBody(Digits):
 
 
 class ShuffledLabels(Digits):
-    """Sorts the images and shuffles the labels, so that they do not belong together."""
+    """Sorts the images and shuffles the labels, so that the labels do not fit the images."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
@@ -109,8 +109,8 @@ class ShuffledLabels(Digits):
         return pixels.assign(digit=rows["digit"].sample(frac=1, random_state=0).to_numpy())
 
 
-class OutOfRange(Digits):
-    """Numbers the classes from 1, so that label 10 has no output."""
+class LabelOutOfRange(Digits):
+    """Numbers the classes from 1 to 10, so that the network has no output for label 10."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         return super().compute_features(raw).assign(digit=raw["digit"] + 1)

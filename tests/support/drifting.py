@@ -18,10 +18,12 @@ class GrowingSettings(EchoSettings):
     """Shift of the mean of ``call`` in the additional rows."""
 
     effect_loss: float = 0.0
-    """Share by which the effect of ``call`` on the next row is smaller in the additional rows."""
+    """Share by which the effect of ``call`` on the next row is reduced in the additional rows."""
 
 
 class Growing(Echo):
+    """Its source has ``more_rows`` additional rows, whose distribution may differ."""
+
     settings_type = GrowingSettings
     settings: GrowingSettings
 
@@ -30,16 +32,18 @@ class Growing(Echo):
         settings = self.settings
         call, noise = np.random.default_rng(1).normal(size=(2, settings.more_rows))
         call = call + settings.shift
-        before = np.concatenate([rows["call"].to_numpy()[-1:], call[:-1]])
-        response = 2 * (1 - settings.effect_loss) * before[: len(call)] + noise
-        return pd.concat([rows, pd.DataFrame({"call": call, "heard": response})], ignore_index=True)
+        previous_call = np.concatenate([rows["call"].to_numpy()[-1:], call[:-1]])
+        response = 2 * (1 - settings.effect_loss) * previous_call[: len(call)] + noise
+        return pd.concat(
+            [rows, pd.DataFrame({"call": call, "response": response})], ignore_index=True
+        )
 
 
 class MissingSource(Echo):
     """Its source does not exist."""
 
     def load_rows(self) -> pd.DataFrame:
-        raise SourceError("The table 'calls' is not there.", fix="Bring it back.")
+        raise SourceError("The table 'calls' is not there.", fix="Restore the table.")
 
 
 class Slow(Echo):
@@ -51,7 +55,7 @@ class Slow(Echo):
 
 
 class IncompleteSource(Echo):
-    """Its source returns None until ``is_complete`` is set, as if it were still being written."""
+    """Its source returns None until ``is_complete`` is set, like a file that is being written."""
 
     is_complete: ClassVar[bool] = False
 
@@ -68,16 +72,16 @@ class Empty(Echo):
 
 
 class Hanging(Echo):
-    """Its first ``num_hanging`` loads hang until ``released`` is set."""
+    """The first ``num_hanging`` calls of ``load_rows`` wait until ``released`` is set."""
 
     num_hanging: ClassVar[int] = 0
-    num_begun: ClassVar[int] = 0
+    num_started_loads: ClassVar[int] = 0
     released: ClassVar[threading.Event] = threading.Event()
 
     def load_rows(self) -> pd.DataFrame:
         cls = type(self)
-        cls.num_begun += 1
-        if cls.num_begun <= cls.num_hanging:
+        cls.num_started_loads += 1
+        if cls.num_started_loads <= cls.num_hanging:
             cls.released.wait()
         return super().load_rows()
 

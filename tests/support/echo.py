@@ -1,4 +1,4 @@
-"""A small workload as a user would write it. Its target is twice the call of its row plus noise."""
+"""A small workload as a user would write it: the target is twice ``call``, plus noise."""
 
 import numpy as np
 import pandas as pd
@@ -24,14 +24,14 @@ class Echo(Workload):
 
     def load_rows(self) -> pd.DataFrame:
         call, noise = np.random.default_rng(0).normal(size=(2, self.settings.num_rows))
-        heard = np.concatenate([[0.0], 2 * call[:-1]]) + noise
-        return pd.DataFrame({"call": call, "heard": heard})
+        response = np.concatenate([[0.0], 2 * call[:-1]]) + noise
+        return pd.DataFrame({"call": call, "response": response})
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        return raw[["call"]].assign(echo=raw["heard"].shift(-1)).dropna()
+        return raw[["call"]].assign(echo=raw["response"].shift(-1)).dropna()
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
-        """The train mean, so that a linear network of a few epochs is better."""
+        """Return the train mean. Without this override, the gate would use the best simple rule."""
         return super().baseline(frame, fold)
 
 
@@ -58,7 +58,7 @@ class ShiftedTarget(Echo):
 
 
 class LateFeatures(Echo):
-    """Its features begin only inside the first test window."""
+    """Its features are missing before row 100 of the first test window."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         frame = super().compute_features(raw)
@@ -75,27 +75,27 @@ class SignOnly(Echo):
 
 
 class PartlyKnownNoise(Echo):
-    """Its feature also contains the sign of the noise of the target."""
+    """Its feature also contains the sign of the target's noise, and so is a better predictor."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
-        noise = rows["heard"] - 2 * rows["call"].shift(1, fill_value=0.0)
-        return rows.assign(hum=np.sign(noise.shift(-1, fill_value=0.0)))
+        noise = rows["response"] - 2 * rows["call"].shift(1, fill_value=0.0)
+        return rows.assign(noise_sign=np.sign(noise.shift(-1, fill_value=0.0)))
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         frame = super().compute_features(raw)
-        return frame.assign(call=frame["call"] + 0.4 * raw["hum"])
+        return frame.assign(call=frame["call"] + 0.4 * raw["noise_sign"])
 
 
 class MisspelledColumn(Echo):
-    """It has a bug: a misspelled column name."""
+    """Has a bug: a misspelled column name."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         return raw[["call"]].assign(echo=raw["cal"])
 
 
 class DoubledInputs(Echo):
-    """It doubles its inputs in ``examples``, which clients do not do."""
+    """Doubles the inputs in ``examples``. Clients of the server do not double them."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         examples = super().examples(frame, rows)

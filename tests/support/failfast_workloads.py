@@ -38,7 +38,7 @@ class Signals(Workload):
 
 
 class Net(nn.Module):
-    """Two linear layers over the window's last row; subclasses plant defects."""
+    """Two linear layers over the window's last row. Subclasses plant defects."""
 
     def __init__(self, num_features: int, num_outputs: int, hidden: int) -> None:
         super().__init__()
@@ -49,6 +49,7 @@ class Net(nn.Module):
         return self.second(self.between(torch.tanh(self.first(x[:, -1]))))
 
     def between(self, hidden: Tensor) -> Tensor:
+        """Return the input of the second layer for the activations of the first layer."""
         return hidden
 
 
@@ -125,7 +126,7 @@ class DeadNet(Net):
 
 
 class DeadLayer(OwnNet):
-    """The first layer's gradient is exactly 0: every unit is below the threshold."""
+    """The first layer's gradient is exactly 0: the ReLU outputs 0 for every unit."""
 
     net = DeadNet
 
@@ -136,7 +137,7 @@ class SqrtNet(Net):
 
 
 class NanGradients(OwnNet):
-    """Finite output, NaN gradient: the slope of a square root at 0."""
+    """The output is finite and the gradient NaN: the slope of a square root at 0 is infinite."""
 
     net = SqrtNet
 
@@ -184,7 +185,7 @@ class LossIgnoresOutput(Signals):
         return y.mean()
 
 
-class LossUpsideDown(Signals):
+class NegatedLoss(Signals):
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return -self.losses(output, y).mean()
 
@@ -195,7 +196,7 @@ class LossRaises(Signals):
 
 
 class SteepNet(Net):
-    """Small weights with a large factor: an ordinary loss, and gradients in the thousands."""
+    """A large factor on small weights: the loss is ordinary, the gradients are in the thousands."""
 
     def __init__(self, num_features: int, num_outputs: int, hidden: int) -> None:
         super().__init__(num_features, num_outputs, hidden)

@@ -39,30 +39,31 @@ class FaultyServerConfig(Record):
     faults: dict[str, str]
     """Fault by candidate digest: a fault of the rehearsal, "leak" or "hang"."""
     spread: float
-    """Spread of the predictions of production."""
+    """Standard deviation of production's predictions."""
     log: str
+    """Path of the server's log."""
 
 
-class _LeakingOrHanging(nn.Module):
-    """A network that leaks memory or hangs at every request."""
+class _LeakingOrHangingNetwork(nn.Module):
+    """A network that leaks memory or hangs in every call."""
 
     def __init__(self, network: nn.Module, fault: str) -> None:
         super().__init__()
         self.network, self.fault = network, fault
-        self.leaked: list[mmap.mmap] = []
+        self.leaked_blocks: list[mmap.mmap] = []
 
     def forward(self, x: Tensor) -> Tensor:
         if self.fault == "hang":
             time.sleep(HANG_S)
         block = mmap.mmap(-1, LEAK_BYTES)
         block.write(b"x" * LEAK_BYTES)
-        self.leaked.append(block)
+        self.leaked_blocks.append(block)
         out: Tensor = self.network(x)
         return out
 
 
 def load_with_fault(candidate: str, *, config: str) -> DeployedModel:
-    """Load a version with its fault; called in the challenger's process."""
+    """Load a version with its fault. The challenger's process calls this function."""
     settings = FaultyServerConfig.model_validate_json(config)
     model = load_from_ledger(
         candidate,
@@ -72,8 +73,10 @@ def load_with_fault(candidate: str, *, config: str) -> DeployedModel:
     )
     fault = settings.faults.get(candidate, "none")
     if fault in ("leak", "hang"):
-        first, *others = model.networks
-        return dataclasses.replace(model, networks=(_LeakingOrHanging(first, fault), *others))
+        first_network, *other_networks = model.networks
+        return dataclasses.replace(
+            model, networks=(_LeakingOrHangingNetwork(first_network, fault), *other_networks)
+        )
     plan = FaultPlan.model_validate(
         {"fault": fault, "challenger": candidate, "seed": 0, "spread": (settings.spread,)}
     )

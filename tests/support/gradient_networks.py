@@ -19,7 +19,7 @@ WIDTH = 16
 
 
 class NetworkWorkload(Signals):
-    """The healthy workload with a network of the test, which maps (B, seq_len, 3) to (B, 1)."""
+    """The healthy workload with a given network, which maps (B, seq_len, 3) to (B, 1)."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class NetworkWorkload(Signals):
 
 
 class Tokens(NetworkWorkload):
-    """Integer inputs (B, 4): three columns of bins from 1 to 9, and one that is always 0."""
+    """Integer inputs (B, 4): three columns of bins from 1 to 9, and a column of zeros."""
 
     scale_inputs = False
 
@@ -58,7 +58,7 @@ class Tokens(NetworkWorkload):
 
 
 class Classes(NetworkWorkload):
-    """Integer targets (B,): three classes by the size of the target."""
+    """Integer targets (B,): three classes, by the value of the original target."""
 
     scale_target = False
 
@@ -75,7 +75,7 @@ class Classes(NetworkWorkload):
 
 
 class Images(NetworkWorkload):
-    """Small images (B, 1, 8, 8) whose brightness is the target."""
+    """Small images (B, 1, 8, 8), whose mean brightness depends on the target."""
 
     scale_inputs = False
 
@@ -86,7 +86,7 @@ class Images(NetworkWorkload):
         return replace(examples, x=x)
 
 
-class Last(nn.Module):
+class LastRow(nn.Module):
     """Returns the last row of each window, (B, 3)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class Last(nn.Module):
 
 
 class Apply(nn.Module):
-    """Applies a function, so that the network has no activation module, such as ``nn.ReLU``."""
+    """Applies a function, for networks without activation modules such as ``nn.ReLU``."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -105,17 +105,20 @@ class Apply(nn.Module):
 
 
 def mlp(*between: nn.Module, outputs: int = 1, num_inputs: int = 3) -> nn.Sequential:
-    return nn.Sequential(Last(), nn.Linear(num_inputs, WIDTH), *between, nn.Linear(WIDTH, outputs))
+    return nn.Sequential(
+        LastRow(), nn.Linear(num_inputs, WIDTH), *between, nn.Linear(WIDTH, outputs)
+    )
 
 
 def change_weights(network: nn.Module, change: Callable[[Any], Any]) -> nn.Module:
-    """Change the weights of a network in place, and return it."""
+    """Change the weights of a network in place, and return the network."""
     with torch.no_grad():
         change(network)
     return network
 
 
 def fill(network: nn.Module, value: float) -> nn.Module:
+    """Set all parameters of a network to a value, and return the network."""
     return change_weights(network, lambda net: [p.fill_(value) for p in net.parameters()])
 
 
@@ -192,13 +195,13 @@ class Tied(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention with separate projections; the key's bias has no influence."""
+    """Self-attention. The bias of the key projection has no influence on the output."""
 
-    def __init__(self, *, packed: bool = False) -> None:
+    def __init__(self, *, is_packed: bool = False) -> None:
         super().__init__()
         self.enter = nn.Linear(3, WIDTH)
-        self.packed = nn.MultiheadAttention(WIDTH, 2, batch_first=True) if packed else None
-        if not packed:
+        self.packed = nn.MultiheadAttention(WIDTH, 2, batch_first=True) if is_packed else None
+        if not is_packed:
             self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
         self.norm = nn.LayerNorm(WIDTH)
         self.leave = nn.Linear(WIDTH, 1)
@@ -216,17 +219,17 @@ class Transformer(nn.Module):
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.enter = nn.Linear(3, WIDTH)
-        self.place = nn.Parameter(torch.zeros(4, WIDTH))
+        self.position = nn.Parameter(torch.zeros(4, WIDTH))
         layer = nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True, **options)
         self.core = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.leave = nn.Linear(WIDTH, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.leave(self.core(self.enter(x) + self.place)[:, -1])
+        return self.leave(self.core(self.enter(x) + self.position)[:, -1])
 
 
 class SparseTokens(nn.Module):
-    """An embedding of 1,000 tokens of which ten occur, and one for a constant column."""
+    """An embedding of 1,000 tokens, of which nine occur, and an embedding of a constant column."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +242,7 @@ class SparseTokens(nn.Module):
 
 
 class Heads(nn.Module):
-    """One head per task; all rows belong to the first task."""
+    """One head per task. All rows belong to the first task."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,8 +280,11 @@ class Recurrent(nn.Module):
         return self.leave(self.core(x)[0].mean(1))
 
 
-class LastOfBoth(Recurrent):
-    """Uses the backward direction only at the last row, so its recurrent weights are unused."""
+class LastRowOfBothDirections(Recurrent):
+    """Uses only the output at the last row, so the backward direction makes only one step.
+
+    The recurrent weights of the backward direction are therefore unused.
+    """
 
     def __init__(self) -> None:
         super().__init__(nn.LSTM, bidirectional=True)
@@ -288,7 +294,7 @@ class LastOfBoth(Recurrent):
 
 
 class Stack(nn.Module):
-    """Equal layers in a list, applied one after another, with a function in between."""
+    """Equal layers in a list. A function is applied to the output of each layer."""
 
     def __init__(self, between: Callable[[int, Tensor], Tensor]) -> None:
         super().__init__()
@@ -318,7 +324,7 @@ class SharedRelu(nn.Module):
 
 
 class RoundedBranch(nn.Module):
-    """A layer whose output is rounded, next to a layer of another class with the same input."""
+    """The sum of a layer with rounded output and of a layer of another class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -335,14 +341,14 @@ def frozen_backbone() -> nn.Module:
 
 
 def dead_mlp(activation: nn.Module, layer: int = 1) -> nn.Module:
-    """Return an MLP in which the bias of one layer is -50."""
+    """Return an MLP with one hidden layer, and a bias of -50 in one of its two linear layers."""
     return change_weights(mlp(activation), lambda net: net[layer].bias.fill_(-50.0))
 
 
 def sparse_relu() -> nn.Module:
-    """Return an MLP with 512 units, of which about 70 % are inactive in each row."""
+    """Return an MLP with 512 hidden units, of which about 70 % are inactive in each row."""
     return change_weights(
-        nn.Sequential(Last(), nn.Linear(3, 512), nn.ReLU(), nn.Linear(512, 1)),
+        nn.Sequential(LastRow(), nn.Linear(3, 512), nn.ReLU(), nn.Linear(512, 1)),
         lambda net: net[1].bias.fill_(-0.5),
     )
 
@@ -363,12 +369,12 @@ def convolutions() -> nn.Module:
 
 HEALTHY: dict[str, Callable[[], NetworkWorkload]] = {
     "mlp": lambda: NetworkWorkload(lambda: mlp(nn.Tanh())),
-    "linear": lambda: NetworkWorkload(lambda: nn.Sequential(Last(), nn.Linear(3, 1))),
+    "linear": lambda: NetworkWorkload(lambda: nn.Sequential(LastRow(), nn.Linear(3, 1))),
     "linear without bias": lambda: NetworkWorkload(
-        lambda: nn.Sequential(Last(), nn.Linear(3, 1, bias=False))
+        lambda: nn.Sequential(LastRow(), nn.Linear(3, 1, bias=False))
     ),
     "linear at 0": lambda: NetworkWorkload(
-        lambda: fill(nn.Sequential(Last(), nn.Linear(3, 1)), 0.0)
+        lambda: fill(nn.Sequential(LastRow(), nn.Linear(3, 1)), 0.0)
     ),
     "residual gates at 0": lambda: NetworkWorkload(lambda: mlp(Residual(), Residual(), Residual())),
     "last layer at 0": lambda: NetworkWorkload(
@@ -379,7 +385,7 @@ HEALTHY: dict[str, Callable[[], NetworkWorkload]] = {
     ),
     "classes": lambda: Classes(lambda: mlp(nn.ReLU(), outputs=3)),
     "low-rank update at 0": lambda: NetworkWorkload(
-        lambda: nn.Sequential(Last(), Lora(3, WIDTH), nn.Tanh(), Lora(WIDTH, 1)),
+        lambda: nn.Sequential(LastRow(), Lora(3, WIDTH), nn.Tanh(), Lora(WIDTH, 1)),
         frozen=("*.base.*",),
     ),
     "frozen backbone, declared": lambda: NetworkWorkload(frozen_backbone, frozen=("1.*",)),
@@ -388,7 +394,7 @@ HEALTHY: dict[str, Callable[[], NetworkWorkload]] = {
     "dropout": lambda: NetworkWorkload(lambda: mlp(nn.ReLU(), nn.Dropout(0.5))),
     "batch norm without bias before": lambda: NetworkWorkload(
         lambda: nn.Sequential(
-            Last(),
+            LastRow(),
             nn.Linear(3, WIDTH, bias=False),
             nn.BatchNorm1d(WIDTH),
             nn.ReLU(),
@@ -404,7 +410,7 @@ HEALTHY: dict[str, Callable[[], NetworkWorkload]] = {
     "transformer, norm first, no dropout": lambda: NetworkWorkload(
         lambda: Transformer(norm_first=True, dropout=0.0, activation="gelu")
     ),
-    "packed attention": lambda: NetworkWorkload(lambda: Attention(packed=True)),
+    "packed attention": lambda: NetworkWorkload(lambda: Attention(is_packed=True)),
     "attention": lambda: NetworkWorkload(Attention),
     "layer drop": lambda: NetworkWorkload(LayerDrop),
     "stack in a list": lambda: NetworkWorkload(lambda: Stack(lambda _, x: F.relu(x))),
@@ -432,7 +438,7 @@ UNUSUAL: dict[str, Callable[[], NetworkWorkload]] = {
     "lstm over one row": lambda: NetworkWorkload(lambda: Recurrent(nn.LSTM), seq_len=1),
     "gru over one row": lambda: NetworkWorkload(lambda: Recurrent(nn.GRU), seq_len=1),
     "attention over one row": lambda: NetworkWorkload(Attention, seq_len=1),
-    "last row of both directions": lambda: NetworkWorkload(LastOfBoth),
+    "last row of both directions": lambda: NetworkWorkload(LastRowOfBothDirections),
     "declared frozen but trained": lambda: NetworkWorkload(lambda: mlp(nn.Tanh()), frozen=("1.*",)),
 }
 """Networks that learn and may cause warnings, but no failures."""
@@ -539,7 +545,7 @@ DEFECTS: dict[str, tuple[Callable[[], NetworkWorkload], tuple[str, ...], str]] =
     "rounded in a nested part": (
         lambda: NetworkWorkload(
             lambda: nn.Sequential(
-                nn.Sequential(Last(), nn.Linear(3, WIDTH), Apply(torch.round)),
+                nn.Sequential(LastRow(), nn.Linear(3, WIDTH), Apply(torch.round)),
                 nn.Linear(WIDTH, 1),
             )
         ),
@@ -564,4 +570,4 @@ DEFECTS: dict[str, tuple[Callable[[], NetworkWorkload], tuple[str, ...], str]] =
         "0 of 1 units of network.1 were above 0",
     ),
 }
-"""Per defect: workload, accepted faults, and text that the summary must contain."""
+"""By defect: workload, accepted faults, and a text that the check's summary must contain."""

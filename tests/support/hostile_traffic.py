@@ -1,7 +1,7 @@
-"""Simulated requests of many honest clients and a few hostile ones in a rollout.
+"""Simulated requests of many honest and a few hostile clients in a rollout.
 
 ``StepCounters`` counts the requests, and ``advance`` decides about the rollout, as in production.
-Requests, their results and the time are simulated.
+Only the requests, the results and the time are simulated.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ from sluice.serving.sample_buffer import SampleBuffer
 from sluice.serving.step_counters import StepCounters
 
 Attack = Literal["none", "shared errors", "slow requests", "good requests", "odd samples"]
+"""What hostile clients send: requests that fail on both arms, that are slow on both arms, or that
+never fail; or requests with outlying predictions of the challenger."""
 
 _SETTINGS = RolloutSettings(min_step_s=7200, max_step_s=9000)
 POLL_INTERVAL_S = 2.0
@@ -29,14 +31,14 @@ _CHALLENGER_SHARE = 0.05
 _LOG_DURATION_STD = 0.3
 _MEDIAN_DURATION_S = 0.01
 _SLOWDOWN = 20.0
-"""Factor of the duration of a slow hostile request."""
+"""Factor by which a slow hostile request takes longer."""
 
 _AGREEMENT = PredictionAgreement(difference=1.0, spread=10.0, rows=1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedClients:
-    """Clients and their request rates, faults of the challenger, and the attack."""
+    """Numbers and request rates of clients, error rates of the arms, and the attack."""
 
     attack: Attack = "none"
     hostile_arm: ArmName = "challenger"
@@ -46,7 +48,7 @@ class SimulatedClients:
     """Whether all requests come from one address."""
 
     invents_users: bool = False
-    """Whether all hostile requests come from one network, each with a new user."""
+    """Whether each hostile request has a new user. All of them then have the same address."""
 
     num_honest: int = 10_000
     """Number of honest clients."""
@@ -68,13 +70,13 @@ class SimulatedClients:
 def time_to_rollback(
     clients: SimulatedClients, *, seconds: float, seed: int, compares_arms: bool
 ) -> float:
-    """Return the time until a rollout at 5 % of the clients is rolled back [s]; infinity for never.
+    """Return the time until a rollout to 5 % of the users is rolled back [s]; infinity for never.
 
     Args:
-        clients: The clients.
+        clients: The clients, the errors of the arms, and the attack.
         seconds: Simulated time [s].
         seed: Seed of all random draws.
-        compares_arms: Whether only faults of one arm alone count, as in production; if not, all
+        compares_arms: Whether only faults of one arm alone count, as in production. Otherwise all
             faults count.
     """
     rng = np.random.default_rng(seed)
@@ -89,7 +91,7 @@ def time_to_rollback(
     steps = StepCounters(split.without_challenger(), now=START)
     for duration_s in _MEDIAN_DURATION_S * rng.lognormal(sigma=_LOG_DURATION_STD, size=500):
         steps.count("production", split=split, seconds=float(duration_s), fault=None)
-    for number in range(clients.num_honest):  # their requests before the step began
+    for number in range(clients.num_honest):  # each made a request before the step began
         name = client_of(f"{number}", "")
         address = "gateway" if clients.has_gateway else name
         steps.clients.record_request("production", name, address=address, now=0.0)
@@ -107,14 +109,16 @@ def time_to_rollback(
             now_s=now_s,
             compares_arms=compares_arms,
         )
-        at = START + timedelta(seconds=now_s)
-        window = steps.traffic_counts(at)
-        assert window is not None
+        polled_at = START + timedelta(seconds=now_s)
+        traffic_counts = steps.traffic_counts(polled_at)
+        assert traffic_counts is not None
         drift = measure_prediction_drift(samples, _AGREEMENT, limit=4.0, min_pairs=100)
         rollout = advance(
             rollout,
-            window if compares_arms else window.model_copy(update={"evidence_counts": None}),
-            now=at,
+            traffic_counts
+            if compares_arms
+            else traffic_counts.model_copy(update={"evidence_counts": None}),
+            now=polled_at,
             production=rollout.production,
             drift=drift,
         ).rollout
@@ -139,23 +143,25 @@ def _simulate_requests(
     num_hostile_requests = 0
     if clients.attack != "none":
         num_hostile_requests = rng.poisson(clients.hostile_requests_per_s * POLL_INTERVAL_S)
-    total = num_honest_requests + num_hostile_requests
-    order_N = rng.permutation(total)
-    is_hostile_N = np.arange(total) >= num_honest_requests
+    num_requests = num_honest_requests + num_hostile_requests
+    order_N = rng.permutation(num_requests)
+    is_hostile_N = np.arange(num_requests) >= num_honest_requests
     user_N = np.where(
         is_hostile_N,
-        rng.integers(clients.num_hostile, size=total),
-        rng.integers(clients.num_honest, size=total),
+        rng.integers(clients.num_hostile, size=num_requests),
+        rng.integers(clients.num_honest, size=num_requests),
     )
-    on_challenger_N = np.where(
+    is_on_challenger_N = np.where(
         is_hostile_N,
         clients.hostile_arm == "challenger",
         user_N < _CHALLENGER_SHARE * clients.num_honest,
     )  # the first users are assigned to the challenger
     # Results of both arms for each request: the other arm is also called, to compare their faults.
-    duration_2N = _MEDIAN_DURATION_S * rng.lognormal(sigma=_LOG_DURATION_STD, size=(2, total))
-    rate_2 = clients.error_rate * np.array([1.0, clients.error_factor])
-    fails_2N = rng.random((2, total)) < rate_2[:, None]
+    duration_2N = _MEDIAN_DURATION_S * rng.lognormal(
+        sigma=_LOG_DURATION_STD, size=(2, num_requests)
+    )
+    error_rate_2 = clients.error_rate * np.array([1.0, clients.error_factor])
+    fails_2N = rng.random((2, num_requests)) < error_rate_2[:, None]
     if clients.attack == "shared errors":
         fails_2N |= is_hostile_N
     elif clients.attack == "slow requests":
@@ -163,13 +169,13 @@ def _simulate_requests(
     elif clients.attack == "good requests":
         fails_2N[:, is_hostile_N] = False
     for position, n in enumerate(order_N.tolist()):
-        at_s = now_s + POLL_INTERVAL_S * (position / total - 1)
+        at_s = now_s + POLL_INTERVAL_S * (position / num_requests - 1)
         name = client_of(f"{'hostile ' if is_hostile_N[n] else ''}{user_N[n]}", "")
         address = "gateway" if clients.has_gateway else name
         if clients.invents_users and is_hostile_N[n]:
             name, address = client_of(f"invented {at_s}", ""), "203.0.113.7"
-        arm: ArmName = "challenger" if on_challenger_N[n] else "production"
-        arm_index = int(on_challenger_N[n])
+        arm: ArmName = "challenger" if is_on_challenger_N[n] else "production"
+        arm_index = int(is_on_challenger_N[n])
         results = [
             _result_of(steps, duration_2N[a, n], bool(fails_2N[a, n]))
             for a in (arm_index, 1 - arm_index)
@@ -201,6 +207,7 @@ def _simulate_requests(
 def _result_of(
     steps: StepCounters, duration_s: float, fails: bool
 ) -> tuple[RequestFault | None, frozenset[str]]:
+    """Return the fault of a request, and the guards that count the request as faulty."""
     fault: RequestFault | None = "errors" if fails else None
     return fault, steps.guard_faults(seconds=float(duration_s), fault=fault)
 

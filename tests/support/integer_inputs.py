@@ -13,11 +13,11 @@ from sluice.workloads.workload import Workload, WorkloadSettings
 from tests.support.digits_cnn import Digits, DigitsNet
 
 WORDS = tuple(f"word_{position}" for position in range(6))
-VOCABULARY = 300
+VOCABULARY_SIZE = 300
 
 
 class ByteNet(nn.Module):
-    """(B, ...) bytes to (B, 10) logits."""
+    """Maps 64 bytes per row, (B, ...), to logits (B, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class ByteDigits(Digits):
 
 
 class ByteWindows(ByteDigits):
-    """The same images as windows (N, 1, 64), which can be served."""
+    """The images of ``ByteDigits`` as windows (N, 1, 64), which a server accepts."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         base = super().examples(frame, rows)
@@ -54,7 +54,7 @@ class ByteWindows(ByteDigits):
 
 
 class NoisyBytes(ByteWindows):
-    """Labels are shuffled, so that nothing can be learned."""
+    """The labels are shuffled, so that nothing can be learned."""
 
     def load_rows(self) -> pd.DataFrame:
         rows = super().load_rows()
@@ -62,19 +62,19 @@ class NoisyBytes(ByteWindows):
 
 
 class WordNet(nn.Module):
-    """(B, 1, 6) token ids to (B, 1)."""
+    """Maps token ids (B, 1, 6) to outputs (B, 1)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = nn.Embedding(VOCABULARY, 8)
+        self.embedding = nn.Embedding(VOCABULARY_SIZE, 8)
         self.head = nn.Linear(8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.table(x).flatten(1, 2).mean(dim=1))
+        return self.head(self.embedding(x).flatten(1, 2).mean(dim=1))
 
 
 class Words(Workload):
-    """Token ids, int64; the target is the sum of one value per token."""
+    """Inputs are token ids (int64). Each token has a value, and the target is their sum."""
 
     settings_type = WorkloadSettings
     raw_schema = Schema(columns=tuple(Column(name=name, kind="int") for name in WORDS))
@@ -86,12 +86,12 @@ class Words(Workload):
 
     def load_rows(self) -> pd.DataFrame:
         rng = np.random.default_rng(0)
-        ids = VOCABULARY * rng.random((3000, len(WORDS))) ** 3
+        ids = VOCABULARY_SIZE * rng.random((3000, len(WORDS))) ** 3
         return pd.DataFrame(ids.astype(np.int64), columns=list(WORDS))
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        worth = np.random.default_rng(1).normal(size=VOCABULARY)
-        return raw.assign(target=worth[raw[list(WORDS)].to_numpy()].sum(axis=1))
+        token_values = np.random.default_rng(1).normal(size=VOCABULARY_SIZE)
+        return raw.assign(target=token_values[raw[list(WORDS)].to_numpy()].sum(axis=1))
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         base = super().examples(frame, rows)
@@ -109,7 +109,7 @@ class FloatWordNet(WordNet):
 
 
 class FloatWords(Words):
-    """The same ids as floats, as a client sends them; the network converts them to integers."""
+    """Token ids as floats, as clients send them. The network converts the ids to integers."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         return Workload.examples(self, frame, rows)

@@ -1,7 +1,7 @@
 """Floods a server with connections from one IPv6 network; run as ``python -m``.
 
-It needs its own network namespace, in which the loopback interface has ``ADDRESSES``. It prints
-counts of the server as JSON.
+The program needs a separate network namespace, whose loopback interface has ``ADDRESSES``. It
+prints numbers of connections and of client subnets as JSON.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def main() -> None:
         contextlib.ExitStack() as stack,
     ):
         port = int(server.url.rpartition(":")[2])
-        for number in range(2 * MAX_PER_ADDRESS):  # as many as two IPv4 addresses may open
+        for number in range(2 * MAX_PER_ADDRESS):  # two IPv4 addresses, up to the limit of each
             ipv4_address = f"127.0.0.{2 + number % 2}"
             stack.enter_context(
                 socket.create_connection(("127.0.0.1", port), source_address=(ipv4_address, 0))
@@ -58,9 +58,9 @@ def main() -> None:
             with httpx.Client(transport=transport, headers=TOKEN) as client:
                 url = f"http://[{ADDRESSES[0]}]:{port}/predict"
                 assert client.post(url, json=body(1.0)).status_code == 200
-        origins = len(server.serving.router.counters.clients._current_period.subnet_requests)
+        num_subnets = len(server.serving.router.counters.clients._current_period.subnet_requests)
         flooded = server.metrics()["sluice_connections"]  # all connections were accepted by now
-        print(json.dumps({"before": before, "flooded": flooded, "origins": origins}))
+        print(json.dumps({"before": before, "flooded": flooded, "num_subnets": num_subnets}))
 
 
 if __name__ == "__main__":

@@ -23,52 +23,52 @@ class Square:
 
 @dataclass(frozen=True)
 class Wait:
-    """Emits its process id and environment, then waits for a file."""
+    """Emits its process id and two environment variables, then waits for ``released_file``."""
 
-    until: Path
+    released_file: Path
 
     def __call__(self, emit):
         names = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
         emit((os.getpid(), {name: os.environ.get(name) for name in names}))
-        while not self.until.exists():
+        while not self.released_file.exists():
             time.sleep(0.02)
         return "released"
 
 
 @dataclass(frozen=True)
 class Fail:
-    """Raises the named exception."""
+    """Raises an error of the named class."""
 
-    name: str
+    error_name: str
 
     def __call__(self, emit):
         raise {
             "ContractError": ContractError("the rows are wrong", fix="Correct them."),
             "ValueError": ValueError("the user's bug"),
             "SystemExit": SystemExit(7),
-        }[self.name]
+        }[self.error_name]
 
 
 @dataclass(frozen=True)
-class DieUntil:
-    """Ends its process in each of the first ``times`` calls, which it counts in a file."""
+class DieInFirstCalls:
+    """Ends its process in each of the first ``num_calls`` calls. A file counts the calls."""
 
-    times: int
+    num_calls: int
     count_file: Path
 
     def __call__(self, emit):
         with self.count_file.open("a") as file:
             file.write("x")
-        if len(self.count_file.read_text()) <= self.times:
+        if len(self.count_file.read_text()) <= self.num_calls:
             os._exit(3)
         return os.getpid()
 
 
 @dataclass(frozen=True)
 class TerminatedTwice:
-    """Receives SIGTERM while it runs, and again in an exit handler of its process."""
+    """Receives SIGTERM while it runs, and again in an exit handler, which then creates a file."""
 
-    done: Path
+    done_file: Path
 
     def __call__(self, emit):
         emit(os.getpid())
@@ -78,12 +78,12 @@ class TerminatedTwice:
 
     def on_exit(self):
         os.kill(os.getpid(), signal.SIGTERM)
-        self.done.touch()
+        self.done_file.touch()
 
 
 @dataclass(frozen=True)
 class TerminatedLate(TerminatedTwice):
-    """Receives SIGTERM only in an exit handler of its process, after its parent has ended."""
+    """Receives SIGTERM only in an exit handler of its process, after the parent has ended."""
 
     def __call__(self, emit):
         atexit.register(self.on_exit)

@@ -1,11 +1,11 @@
-"""A server process that forks children, which do some work, and kills them with SIGKILL.
+"""A server process that forks children, which do some work and are killed with SIGKILL.
 
 The server has imported all modules, so a fork takes milliseconds; a new interpreter would take
-seconds for imports. The server has one thread, so that forking it is safe.
+seconds for imports. The server has only one thread, so it can be forked safely.
 
-There are two kinds of kills. *From outside*: the server kills the child a random time after its
-start. *At a call*: the child kills itself just before a random system call that writes a file, or
-after half of a log line.
+There are two kinds of kills. *From outside*: the server kills the child a random time after the
+child's start. *At a call*: the child kills itself just before a random system call that writes a
+file, or after half of a log line.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ their head process."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillPlan:
-    """The work, and how often it is killed."""
+    """The work, and how often and when it is killed."""
 
     work: Callable[[Path], object]
     """Importable function or object that can be pickled."""
@@ -47,14 +47,16 @@ class KillPlan:
     """Folder of the run with kills."""
     kills: int
     """Number of kills."""
-    pieces: int
-    """Number of equal parts of the work; a child runs for at most ``window_pieces`` of them."""
-    window_pieces: float = 2.5
+    num_parts: int
+    """Number of equal parts of the work."""
+    max_parts_per_child: float = 2.5
+    """Maximum number of parts that a child completes before it is killed from outside."""
     early_kill_share: float = 0.15
-    """Share of the kills from outside that may happen before the work has begun."""
+    """Share of the kills from outside whose time is drawn from the start of the process. The others
+    happen after the work has begun."""
     seed: int = 0
-    calls: tuple[str, ...] = ("checkpoint", "log")
-    """Phases in which half of the children are killed at a call."""
+    call_phases: tuple[str, ...] = ("checkpoint", "log")
+    """Half of the children are killed at a call, in one of these phases."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,12 +76,12 @@ class KillResult:
     def kills(self) -> int:
         return sum(self.phases.values())
 
-    def summary(self, what: str, same: str = "bits") -> str:
-        """Return a summary in one line."""
+    def summary(self, work_name: str, unchanged: str = "bits") -> str:
+        """Return a line with the numbers of kills, and with what the kills did not change."""
         phases = ", ".join(f"{count} in {phase}" for phase, count in sorted(self.phases.items()))
         return (
-            f"{what}: {self.kills} kills ({phases}), {self.from_outside} from outside, "
-            f"same {same}, in {self.seconds:.0f} s"
+            f"{work_name}: {self.kills} kills ({phases}), {self.from_outside} from outside, "
+            f"same {unchanged}, in {self.seconds:.0f} s"
         )
 
 
@@ -149,11 +151,11 @@ def _kill_through(plan: KillPlan) -> KillResult:
     started, result = time.monotonic(), KillResult()
     rng = random.Random(plan.seed)
     start_s = _finish(plan, plan.reference_folder)
-    piece_s = (time.monotonic() - started - start_s) / plan.pieces
-    window_s = piece_s * plan.window_pieces
+    part_s = (time.monotonic() - started - start_s) / plan.num_parts
+    window_s = part_s * plan.max_parts_per_child
     while result.kills < plan.kills:
-        phase = rng.choice(plan.calls) if rng.random() < 0.5 else None
-        # The child makes progress first: it dies at a call of one of its first three writes.
+        phase = rng.choice(plan.call_phases) if rng.random() < 0.5 else None
+        # The child is killed at a call of one of its first three writes in this phase.
         call = (phase, rng.randrange(1, 1 + 3 * _CALLS_PER_WRITE[phase])) if phase else None
         phase_byte = mmap.mmap(-1, 1)
         child = _fork(plan, plan.killed_folder, phase_byte, call)
@@ -180,7 +182,7 @@ def _kill_through(plan: KillPlan) -> KillResult:
 
 
 def _finish(plan: KillPlan, folder: Path) -> float:
-    """Run the work without kills; return the time until it had begun [s]."""
+    """Run the work without kills; return the time from the fork to the first work [s]."""
     started, phase_byte = time.monotonic(), mmap.mmap(-1, 1)
     child = _fork(plan, folder, phase_byte, None)
     _wait_until_begun(phase_byte)
@@ -198,7 +200,7 @@ def _wait_until_begun(phase_byte: mmap.mmap) -> None:
 
 
 def _wait_for_orphans() -> float:
-    """Wait until all descendants, which this process adopts, have ended; return the time [s]."""
+    """Wait until all adopted descendants of a child have ended; return the waiting time [s]."""
     started = time.monotonic()
     while True:
         try:
@@ -206,7 +208,7 @@ def _wait_for_orphans() -> float:
                 time.sleep(0.002)
         except ChildProcessError:
             return time.monotonic() - started
-        assert time.monotonic() - started < _ORPHAN_LIMIT_S, "a process outlived the killed one"
+        assert time.monotonic() - started < _ORPHAN_LIMIT_S, "a process outlived its killed parent"
 
 
 def _fork(plan: KillPlan, folder: Path, phase_byte: mmap.mmap, call: tuple[str, int] | None) -> int:
@@ -224,7 +226,7 @@ def _fork(plan: KillPlan, folder: Path, phase_byte: mmap.mmap, call: tuple[str, 
 
 
 _CALLS_PER_WRITE = {"checkpoint": 4, "log": 1, "journal": 2}
-"""Number of system calls of one write; a child may die before each of them."""
+"""Number of points in one write at which a child may be killed."""
 
 
 def _instrument(phase_byte: mmap.mmap, call: tuple[str, int] | None) -> None:
@@ -273,24 +275,24 @@ def _instrument(phase_byte: mmap.mmap, call: tuple[str, int] | None) -> None:
     count_calls("fdatasync")
     count_calls("write")
     count_calls("replace")
-    write, loss = EventLog.write, SineWorkload.loss
+    original_write, original_loss = EventLog.write, SineWorkload.loss
 
-    def write_or_half(log, event, **fields):
+    def write_or_kill(log, event, **fields):
         with in_phase("log"):
             if call == ("log", calls["log"] + 1):
                 log._file = _HalfWriter(log._file)
             calls["log"] += 1
-            write(log, event, **fields)
+            original_write(log, event, **fields)
 
     def record_fitting(workload, output, y):
         phase_byte[0] = PHASES.index("fitting")
-        return loss(workload, output, y)
+        return original_loss(workload, output, y)
 
-    EventLog.write, SineWorkload.loss = write_or_half, record_fitting
+    EventLog.write, SineWorkload.loss = write_or_kill, record_fitting
 
 
 class _HalfWriter:
-    """File that writes half of the content and kills the process."""
+    """File that writes half of the content and then kills the process."""
 
     def __init__(self, file) -> None:
         self._file = file

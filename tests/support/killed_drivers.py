@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-# Imported once by the server, so that the drivers that it forks start fast.
+# The server imports these modules once, so that the drivers that it forks start fast.
 import ray.tune.search.optuna  # noqa: F401
 
 import sluice.tuning.resumable  # noqa: F401
@@ -19,7 +19,7 @@ from tests.support.killed_work import ignore
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DriverWork:
-    """Search on Ray, as the driver of a cluster or with a local Ray."""
+    """Runs a search on Ray, as the driver of a cluster or with a local Ray."""
 
     objective: Objective
     space: Space
@@ -29,7 +29,7 @@ class DriverWork:
     """Cluster with two processors; None to start Ray in the driver."""
     run: RunTrials = run_tuner
     slow_folder: str = ""
-    """Name of the folder whose search has one worker; searches in other folders have two."""
+    """Name of the folder whose search has one worker; other searches have two workers."""
 
     def __call__(self, folder: Path) -> SearchResult:
         return run_search(

@@ -21,7 +21,7 @@ def ignore(*_event) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainWork:
-    """Run a fold run in a folder of runs."""
+    """Runs a fold run, whose files are stored in a folder."""
 
     spec: FoldRunSpec
 
@@ -31,7 +31,7 @@ class TrainWork:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchWork:
-    """Run a search in a folder, in this process."""
+    """Runs a search in this process, whose files are stored in a folder."""
 
     objective: TrainingObjective
     space: Space

@@ -1,4 +1,4 @@
-"""Workloads whose inputs are read lazily, as files would be."""
+"""Workloads with row sources that return rows only on request, like rows of files."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -16,11 +16,11 @@ from sluice.workloads.workload import Workload
 
 @dataclass(eq=False)
 class LazyRows:
-    """Rows in memory behind the interface of a source that reads files."""
+    """A row source whose rows are in memory."""
 
     rows: Tensor | DictRows
     requests: list[int] = field(default_factory=list)
-    """Number of rows of each request so far."""
+    """Number of rows of each request."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -43,7 +43,7 @@ class LazyDigits(DigitsWorkload):
 
 
 class TwoInputs(nn.Module):
-    """Classifier of pixels with a mask of the pixels to use."""
+    """Classifier with two inputs: pixels, and a mask that selects pixels."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class TwoInputs(nn.Module):
 
 
 class DictDigits(DigitsWorkload):
-    """Digits as a dict of pixels and a mask of the bright pixels."""
+    """Digits with two inputs: pixels, and a mask of the bright pixels."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         examples = super().examples(frame, rows)
@@ -78,14 +78,14 @@ class BrokenRow(LazyDigits):
 
 
 class ShortRows(LazyRows):
-    """A source that returns one row too few."""
+    """A source that returns one row fewer than requested."""
 
     def __getitem__(self, rows: Tensor, /) -> ModelInput:
         return super().__getitem__(rows)[1:]
 
 
 class DictWithoutWrapper(DigitsWorkload):
-    """Returns a plain dict instead of a row source."""
+    """Returns a dict of tensors instead of a row source."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         examples = super().examples(frame, rows)
@@ -93,7 +93,7 @@ class DictWithoutWrapper(DigitsWorkload):
 
 
 class DependsOnSplit(LazyDigits):
-    """Images are centred with the mean of their own split."""
+    """The mean of all images of the split is subtracted from each image."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         examples = super().examples(frame, rows)

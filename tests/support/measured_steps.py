@@ -1,7 +1,8 @@
-"""Training steps and their peak memory, as JSON: ``python -m ... searches|peaks|settings``.
+"""Measures the peak memory of training steps: ``python -m ... searches|peaks|settings``.
 
-Whether glibc returns freed memory to the system depends on the earlier allocations of a process.
-With ``STABLE_MALLOC`` in the environment, every large block is mapped and unmapped separately.
+The results are printed as JSON. Whether glibc returns freed memory to the system depends on the
+earlier allocations of the process. With ``STABLE_MALLOC`` in the environment, every large block is
+mapped and unmapped separately.
 """
 
 import json
@@ -115,34 +116,35 @@ def peaks(*sizes: int) -> list[int]:
 
 
 def searches() -> dict[str, object]:
-    """Return the results of two searches, and whether they left the random states unchanged."""
-    before = rng_state()
-    found = {str(mib): search(mib * MIB).model_dump(mode="json") for mib in (32, 64)}
+    """Return the results of two searches, and whether the random states are unchanged."""
+    states_before = rng_state()
+    results = {str(mib): search(mib * MIB).model_dump(mode="json") for mib in (32, 64)}
     is_rng_unchanged = all(
-        torch.equal(before[name], state)
+        torch.equal(states_before[name], state)
         for name, state in rng_state().items()
         if not name.endswith("gauss")
     )
-    return {"found": found, "is_rng_unchanged": is_rng_unchanged}
+    return {"results": results, "is_rng_unchanged": is_rng_unchanged}
 
 
 def both_peaks() -> dict[str, object]:
-    """Return peaks as recorded by the kernel, and as observed without its record."""
-    kernel = peaks(512, 2_048, 512)
+    """Return peaks that the kernel recorded, and peaks that the probe sampled."""
+    kernel_peaks = peaks(512, 2_048, 512)
     step_probe._restart_kernel_peak = lambda: False  # as on systems whose kernel records no peak
-    watched = peaks(512, 2_048, 512)
-    return {"kernel": kernel, "watched": watched}
+    sampled_peaks = peaks(512, 2_048, 512)
+    return {"kernel": kernel_peaks, "sampled": sampled_peaks}
 
 
 def peaks_by_setting() -> dict[str, int]:
-    changes = {
+    """Return the peak memory of a step of 256 rows with different settings [bytes]."""
+    changes_by_name = {
         "default": {},
         "micro_batches": {"micro_batch_rows": 64},
         "recomputed": {"recompute_activations": True},
         "bf16": {"precision": "bf16"},
     }
-    found = {}
-    for name, change in changes.items():
+    peak_bytes = {}
+    for name, change in changes_by_name.items():
         probe = StepProbe(
             DeepSignals(),
             ModelSettings(),
@@ -152,8 +154,8 @@ def peaks_by_setting() -> dict[str, int]:
             device=CPU,
             seed=0,
         )
-        found[name] = probe(256).peak_bytes
-    return found
+        peak_bytes[name] = probe(256).peak_bytes
+    return peak_bytes
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A receiver of OTLP over HTTP, in this process, that stores all received spans."""
+"""A receiver of OTLP over HTTP in this process, which stores all received spans."""
 
 import contextlib
 import threading
@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """One received span."""
+    """A received span. ``trace``, ``span`` and ``parent`` are ids in hexadecimal."""
 
     name: str
     service: str
@@ -23,12 +23,14 @@ class ReceivedSpan:
     links: list[tuple[str, str]]
     attributes: dict[str, Any]
     error: str
-    """Message of the error of the span; empty without an error."""
+    """Error message of the span; empty without an error."""
     is_server: bool
 
 
 @dataclass
 class Receiver:
+    """Spans received so far, and the paths of the requests."""
+
     url: str
     spans: list[ReceivedSpan] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
@@ -37,8 +39,8 @@ class Receiver:
         return [span for span in self.spans if span.name == name]
 
     def one(self, name: str) -> ReceivedSpan:
-        [found] = self.named(name)
-        return found
+        [span] = self.named(name)
+        return span
 
     def wait_for(self, name: str) -> ReceivedSpan:
         for _ in range(500):

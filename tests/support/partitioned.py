@@ -7,22 +7,24 @@ from sluice.workloads.partitions import KeyPartitions, PeriodPartitions
 from sluice.workloads.workload import Workload
 
 
-def daily_rows(count: int = 400, *, seed: int = 0) -> pd.DataFrame:
-    """Return daily rows with one number and gaps at weekends."""
-    dates = pd.bdate_range("2020-01-01", periods=count, name="date")
-    return pd.DataFrame({"price": np.random.default_rng(seed).normal(size=count)}, index=dates)
+def daily_rows(num_rows: int = 400, *, seed: int = 0) -> pd.DataFrame:
+    """Return a row with one price for each weekday."""
+    dates = pd.bdate_range("2020-01-01", periods=num_rows, name="date")
+    return pd.DataFrame({"price": np.random.default_rng(seed).normal(size=num_rows)}, index=dates)
 
 
-def rows_of_assets(dates: int = 60, *, seed: int = 0) -> pd.DataFrame:
-    """Return daily rows of three assets, one after another on each day."""
+def rows_of_assets(num_dates: int = 60, *, seed: int = 0) -> pd.DataFrame:
+    """Return three rows for each weekday, one for each asset."""
     rng = np.random.default_rng(seed)
-    names = np.tile(["B", "A", "C"], dates)
-    index = pd.DatetimeIndex(np.repeat(pd.bdate_range("2020-01-01", periods=dates), 3), name="date")
-    return pd.DataFrame({"asset": names, "price": rng.normal(size=3 * dates)}, index=index)
+    names = np.tile(["B", "A", "C"], num_dates)
+    index = pd.DatetimeIndex(
+        np.repeat(pd.bdate_range("2020-01-01", periods=num_dates), 3), name="date"
+    )
+    return pd.DataFrame({"asset": names, "price": rng.normal(size=3 * num_dates)}, index=index)
 
 
 class Daily(Workload):
-    """Features look 20 rows back, the target one row ahead."""
+    """Features use up to 20 previous rows. The target is the price of the next row."""
 
     feature_columns = ("mean_20", "last")
     target_column = "next"
@@ -34,7 +36,7 @@ class Daily(Workload):
         return daily_rows()
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return a mean of 21 prices, the price, and the next one."""
+        """Return the mean of 21 prices, the price, and the next price."""
         self.calls += 1
         price = raw["price"]
         features = {
@@ -46,7 +48,7 @@ class Daily(Workload):
 
 
 class Assets(Workload):
-    """Features of an asset depend on its own rows."""
+    """Features of an asset depend only on the rows of this asset."""
 
     feature_columns = ("mean",)
     target_column = "next"
@@ -57,7 +59,7 @@ class Assets(Workload):
         return rows_of_assets()
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the running mean of an asset's prices, and its next price."""
+        """Return the mean of the asset's prices so far, and the next price of the asset."""
         price = raw.groupby("asset")["price"]
         mean = price.transform(lambda prices: prices.expanding().mean())
         frame = raw.assign(mean=mean, next=price.shift(-1)).dropna()
@@ -65,7 +67,7 @@ class Assets(Workload):
 
 
 class DailyOfFile(Daily):
-    """The rows of ``rows.csv`` in the working folder."""
+    """Reads the rows from ``rows.csv`` in the working folder."""
 
     def load_rows(self) -> pd.DataFrame:
         """Return the rows of the file."""

@@ -14,7 +14,7 @@ from sluice.workloads.workload import Workload
 
 
 class Plain(Workload):
-    """A workload whose network, losses and output shape are functions of the test."""
+    """A workload whose network, losses and output shape are arguments of its constructor."""
 
     raw_schema = feature_schema = Schema(columns=())
     feature_columns = ()
@@ -32,7 +32,7 @@ class Plain(Workload):
         scale_target: bool = False,
     ) -> None:
         super().__init__()
-        self.network, self.own_losses, self.own_loss = network, losses, loss
+        self.network, self.custom_losses, self.custom_loss = network, losses, loss
         self.shape, self.scale_target = shape, scale_target
 
     def load_rows(self) -> pd.DataFrame:
@@ -53,13 +53,18 @@ class Plain(Workload):
         return super().output_shape(y) if self.shape is None else self.shape(y)
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
-        return super().losses(output, y) if self.own_losses is None else self.own_losses(output, y)
+        return (
+            super().losses(output, y)
+            if self.custom_losses is None
+            else self.custom_losses(output, y)
+        )
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return super().loss(output, y) if self.own_loss is None else self.own_loss(output, y)
+        return super().loss(output, y) if self.custom_loss is None else self.custom_loss(output, y)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Return normally distributed random numbers."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -68,7 +73,7 @@ def examples(x: Tensor, y: Tensor) -> Examples:
 
 
 def digits() -> Examples:
-    """Handwritten digits, (N, 1, 8, 8) in 0..1 and classes."""
+    """Return handwritten digits: images (N, 1, 8, 8) with values in 0..1, and class numbers."""
     from sklearn.datasets import load_digits
 
     data = load_digits()

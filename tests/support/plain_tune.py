@@ -1,4 +1,4 @@
-"""A Ray Tune program that uses only ``resumable`` of Sluice, and resumes when it is run again."""
+"""A Ray Tune program that uses only ``resumable`` of Sluice; a second run resumes the first."""
 
 import json
 import math
@@ -91,9 +91,14 @@ def train(config):
 def main(
     *, study, folder, workers, address, ordered, samples=8, seconds=0.05, wrapped=True, **options
 ):
-    """Run a study on a cluster with two CPUs; print its trials, errors and duration [s] as JSON."""
+    """Run a study on a cluster with two CPUs, and print a JSON list.
+
+    The list contains the numbers of trials and of errors, and the duration [s]. If a failed trial
+    ends the study, the list contains the number, the configuration and the error of the trial.
+    """
     ray.init(address=address, log_to_driver=False)
-    scheduler, searcher = (make() for make in STUDIES[study])
+    make_scheduler, make_searcher = STUDIES[study]
+    scheduler, searcher = make_scheduler(), make_searcher()
     if wrapped:
         journal = Path(folder, "journal.jsonl")
         scheduler = resumable(

@@ -16,12 +16,12 @@ HOST = "127.0.0.1"
 
 
 def require(*names: str) -> str:
-    """Return the path of the first installed program, or skip the test."""
+    """Return the path of the first of these programs that is installed; otherwise skip the test."""
     for name in names:
-        found = shutil.which(name)
-        if found:
-            return found
-    pytest.skip(f"{names[0]} is not installed; Debian has it: apt-get install {names[-1]}")
+        path = shutil.which(name)
+        if path:
+            return path
+    pytest.skip(f"{names[0]} is not installed. On Debian, run apt-get install {names[-1]}")
 
 
 def free_port() -> int:
@@ -53,6 +53,7 @@ def is_ready(client: httpx.Client, process: "subprocess.Popen[bytes]", log: Path
 
 
 def wait_for(condition: Any, *, seconds: float) -> None:
+    """Wait until a function returns a true value; fail after this time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition is still false after {seconds} s"
@@ -90,8 +91,8 @@ def alertmanager(folder: Path) -> Iterator[httpx.Client]:
 
 
 def query_series(client: httpx.Client, expression: str) -> list[Any]:
-    """Return the series of an expression; fail with the message of Prometheus for a parse error."""
+    """Return the series of an expression. A parse error fails with the message of Prometheus."""
     response = client.get("/api/v1/query", params={"query": expression}).json()
     assert response["status"] == "success", f"{expression}: {response.get('error')}"
-    found: list[Any] = response["data"]["result"]
-    return found
+    series: list[Any] = response["data"]["result"]
+    return series

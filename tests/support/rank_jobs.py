@@ -1,4 +1,4 @@
-"""Jobs of ranks, and a function that runs ranks as plain processes, without Ray."""
+"""Jobs for the ranks of a data-parallel training, and a function that runs ranks without Ray."""
 
 import dataclasses
 import multiprocessing
@@ -26,12 +26,13 @@ SETTINGS = TrainSettings(max_epochs=2, batch_rows=16, learning_rate=0.02, clip_n
 
 
 def start_ranks(job, world_size: int, folder: Path, *args, timeout_s: float = 60.0) -> list:
-    """Call ``job(ranks, *args)`` in ``world_size`` processes; return the result or error of each.
+    """Call ``job(ranks, *args)`` in each of ``world_size`` processes.
 
-    The result of a killed process is None.
+    Returns the result or the error of each process, or None for a killed process.
     """
     context = multiprocessing.get_context("forkserver")
-    # Imported once, before the forks: DistributedDataParallel imports dynamo, fold runs pyarrow.
+    # These modules are imported once, before the forks. DistributedDataParallel imports dynamo, and
+    # fold runs import pyarrow.
     context.set_forkserver_preload([__name__, "torch._dynamo", "pyarrow.parquet"])
     pipes, processes = [], []
     for rank in range(world_size):
@@ -99,7 +100,7 @@ def fit(
     seed: int = 3,
     **settings,
 ) -> dict:
-    """Train a small network; return weights, history, the targets of its batches, and seeds."""
+    """Train a small network; return weights, history, the targets of each batch, and seeds."""
     torch.manual_seed(0)
     make_layers = layers or (
         lambda: (nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 1))
@@ -143,7 +144,7 @@ def fit(
 
 
 class Spare(nn.Module):
-    """A network with a layer that does not affect the output."""
+    """A network with an unused layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,15 +163,15 @@ def loss_of_positive(output, y):
 
 
 def loss_that_overflows(output, y):
-    """Return a loss that overflows fp16 for rows with a large target, possibly on one rank only."""
+    """Return a loss that overflows in fp16 for rows with large targets, maybe on one rank only."""
     factor = torch.where(y[:, 0].abs() > 3.5, 1e4, 1.0)
     return (losses_of(output, y) * factor).mean()
 
 
 CASES: dict[str, dict] = {
-    # 70 rows give a last batch of 6 rows, which two or three ranks share evenly.
+    # The last of the 70 rows form a batch of 6 rows, which two or three ranks divide evenly.
     "float32": {},
-    # One row in the last batch and one validation row, fewer than the number of ranks.
+    # The last batch has one row, and there is one validation row: fewer rows than ranks.
     "float64": {"dtype": torch.float64, "rows": 65, "val_rows": 1},
     "odd": {"dtype": torch.float64, "batch_rows": 7},
     "micro": {"dtype": torch.float64, "micro_batch_rows": 3},
@@ -198,7 +199,7 @@ CASES: dict[str, dict] = {
 
 
 def run_all_cases(ranks) -> dict:
-    """Return the results of all cases, two trainings with dropout, and messages of errors."""
+    """Return the results of all cases and of two trainings with dropout, and two error messages."""
     results = {name: fit(ranks, **options) for name, options in CASES.items()}
     results["dropout"] = [fit(ranks, dropout=0.3)["weights"] for _ in range(2)]
     try:
@@ -217,19 +218,19 @@ def _raise_error():
 
 
 def resume_in_the_middle(ranks) -> tuple:
-    """Return the weights of a full training and of one that resumed after its first epoch."""
-    kept = []
+    """Return the weights of a full training, and of a training that resumed after one epoch."""
+    kept_states = []
 
     def keep(state):
-        parts = {
-            part: {name: tensor.clone() for name, tensor in getattr(state, part).items()}
-            for part in ("model", "best", "optimizer", "rng")
+        copied_fields = {
+            field: {name: tensor.clone() for name, tensor in getattr(state, field).items()}
+            for field in ("model", "best", "optimizer", "rng")
         }
-        kept.append(dataclasses.replace(state, **parts))
+        kept_states.append(dataclasses.replace(state, **copied_fields))
 
     layers = {"layers": lambda: (nn.Linear(4, 33), nn.Tanh(), nn.Dropout(0.3), nn.Linear(33, 1))}
     full = fit(ranks, keep=keep, **layers)
-    resumed = fit(ranks, resume=ranks.broadcast_from_first(lambda: kept[0]), **layers)
+    resumed = fit(ranks, resume=ranks.broadcast_from_first(lambda: kept_states[0]), **layers)
     return full["weights"], resumed["weights"]
 
 
@@ -238,7 +239,7 @@ def die_in_a_step(ranks) -> None:
 
 
 def fail_on(ranks, rank: int):
-    """Raise on one rank while the others wait in a collective."""
+    """Raise on one rank while the other ranks wait in a collective operation."""
     ranks.all_reduce_sum(torch.ones(1))
     if ranks.shard.rank == rank:
         raise TrainingFailed("this rank's own trouble", fix="none")
@@ -246,7 +247,7 @@ def fail_on(ranks, rank: int):
 
 
 def train_on_rank(ranks, spec):
-    """Run a fold run; return its member and the kinds of events on this rank."""
+    """Run a fold run; return the member, and the kinds of events on this rank."""
     events = []
     member = train_fold_run(spec, events.append, ranks=ranks)
     return member, [event.kind for event in events]

@@ -6,30 +6,33 @@ from typing import Any
 import psutil
 import pytest
 
-_ATTEMPTS = 4
-MACHINE = {
+_NUM_ATTEMPTS = 4
+NODE_OPTIONS = {
     "num_cpus": 1,
     "include_dashboard": False,
     "include_log_monitor": False,
-    # All nodes of a test have the same address. The first one uses Ray's default port, and each
-    # further node would retry that port for six seconds.
+    # A free port. All nodes of a test have the same address, and with Ray's default port, each node
+    # after the first would retry this port for six seconds.
     "dashboard_agent_listen_port": 0,
 }
+"""Options of a node."""
 
 
 def start_with_retries(start) -> Any:
-    """Start a node with retries: on busy cores, its processes may take longer than Ray waits."""
+    """Start a node. Retry, because on busy cores its processes may start later than Ray waits."""
     import ray
 
-    before = set(psutil.Process().children())
+    processes_before = set(psutil.Process().children())
     with pytest.MonkeyPatch.context() as patch:
-        # As in an installation of Ray without the dashboard, of which each node would load a part.
+        # Let Ray believe that its dashboard is not installed: each node would load a part of it.
         patch.setattr(
-            ray._private.utils, "get_dashboard_dependency_error", lambda: ImportError("left out")
+            ray._private.utils,
+            "get_dashboard_dependency_error",
+            lambda: ImportError("not installed"),
         )
-        for _ in range(_ATTEMPTS - 1):
+        for _ in range(_NUM_ATTEMPTS - 1):
             with contextlib.suppress(Exception):  # Ray raises a plain Exception
                 return start()
-            for process in set(psutil.Process().children()) - before:
+            for process in set(psutil.Process().children()) - processes_before:
                 process.kill()
         return start()

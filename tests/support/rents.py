@@ -28,7 +28,7 @@ def hash_texts(texts: "pd.Series[str]") -> Any:
 
 
 class Rents(Workload):
-    """Rents of flats. The last city occurs only after the train rows."""
+    """Rents of flats. The last city does not occur in train rows, only in later rows."""
 
     settings_type = RentSettings
     settings: RentSettings
@@ -56,11 +56,11 @@ class Rents(Workload):
         return raw
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        part = frame.iloc[rows.start : rows.stop]
-        rooms = torch.from_numpy(part["rooms"].to_numpy(np.float32))
+        selected = frame.iloc[rows.start : rows.stop]
+        rooms = torch.from_numpy(selected["rooms"].to_numpy(np.float32))
         return Examples(
-            x=DictRows({"city": torch.from_numpy(hash_texts(part["city"])), "rooms": rooms}),
-            y=torch.from_numpy(part["rent"].to_numpy(np.float32))[:, None],
+            x=DictRows({"city": torch.from_numpy(hash_texts(selected["city"])), "rooms": rooms}),
+            y=torch.from_numpy(selected["rent"].to_numpy(np.float32))[:, None],
             rows=np.arange(rows.start, rows.stop),
         )
 

@@ -1,4 +1,4 @@
-"""Fixtures that check row sources in this process and in others."""
+"""Fixtures that check row sources in this process and in another process."""
 
 import multiprocessing
 import pickle
@@ -13,7 +13,7 @@ def read(source, rows):
 
 @pytest.fixture(scope="session")
 def spawned():
-    """A pool of one spawned process, which has no copy of the memory of this process."""
+    """A pool of one process that is spawned, so that it has no copy of this process's memory."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         yield pool
 
@@ -30,7 +30,7 @@ def assert_same(first, second):
 
 @pytest.fixture
 def assert_source(spawned):
-    """A function that checks a source: order, repeats, pickling, another process, positions."""
+    """A function that checks rows in any order, repeated rows, pickling, and invalid positions."""
 
     def check(source, expected):
         num_rows = len(source)

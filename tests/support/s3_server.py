@@ -1,4 +1,4 @@
-"""An S3 server; ``python s3_server.py`` prints its port and runs until stdin ends."""
+"""Runs an S3 server until stdin ends, and prints the port of the server."""
 
 import sys
 
@@ -8,5 +8,5 @@ if __name__ == "__main__":
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     print("port", server.get_host_and_port()[1], flush=True)
-    sys.stdin.read()  # until the test closes it
+    sys.stdin.read()  # until the test closes stdin
     server.stop()

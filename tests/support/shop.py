@@ -1,4 +1,4 @@
-"""A workload whose rows are the value of a Dagster asset."""
+"""A workload for a table that is the value of a Dagster asset."""
 
 from sluice.workloads.columns import Number
 from sluice.workloads.table import TableWorkload

@@ -1,4 +1,4 @@
-"""Runs a study without processes of Ray: one trial after another, in this process."""
+"""Runs a study without processes of Ray: in this process, one trial at a time."""
 
 import shutil
 from pathlib import Path
@@ -12,9 +12,9 @@ from sluice.tuning.tune_space import decode
 
 
 def simulate(plan, listener, *, keeps_all=False):
-    """Run a study like ``run_tuner``, with the decisions of Ray Tune's own classes.
+    """Run a study like ``run_tuner``, with Ray Tune's schedulers and searchers.
 
-    ``keeps_all`` keeps all checkpoints, also those that the study no longer needs.
+    ``keeps_all`` keeps all checkpoints, also checkpoints that the study no longer needs.
     """
     from sluice.tuning.resumable.open_study import OpenStudy, StudySettings
 
@@ -23,7 +23,7 @@ def simulate(plan, listener, *, keeps_all=False):
         plan.settings, plan.strategy, plan.space, plan.base.training.max_epochs
     )
     scheduler.set_search_properties(metric, "min")
-    opened = OpenStudy(
+    open_study = OpenStudy(
         plan.journal,
         StudySettings(
             time_attr="epoch",
@@ -38,10 +38,10 @@ def simulate(plan, listener, *, keeps_all=False):
         num_samples=plan.settings.num_trials,
     )
     try:
-        _run(plan, listener, opened.study, keeps_all)
+        _run(plan, listener, open_study.study, keeps_all)
     finally:
-        opened.journal.close()
-    return opened.study
+        open_study.journal.close()
+    return open_study.study
 
 
 def _run(plan, listener, study, keeps_all):
@@ -66,10 +66,10 @@ def _run(plan, listener, study, keeps_all):
             listener(study, applied)
         if keeps_all:
             continue
-        latest = {study.latest_checkpoint(trial.number)[0] for trial in study.trials}
-        kept = study.checkpoints_needed() | latest
+        latest_checkpoints = {study.latest_checkpoint(trial.number)[0] for trial in study.trials}
+        kept_checkpoints = study.checkpoints_needed() | latest_checkpoints
         for path in (plan.folder / "checkpoints").glob("*"):
-            if str(path) not in kept:
+            if str(path) not in kept_checkpoints:
                 shutil.rmtree(path)
 
 

@@ -1,4 +1,4 @@
-"""A full disk: a tmpfs of a few kilobytes."""
+"""A small disk, which tests can fill: a tmpfs of some kilobytes."""
 
 import contextlib
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 @contextlib.contextmanager
 def small_disk(folder: Path, *, kib: int) -> Iterator[Path]:
-    """Mount the file system at ``folder``; skip the test without permission to mount."""
+    """Mount a file system of ``kib`` KiB at ``folder``; skip the test if that is not permitted."""
     folder.mkdir(parents=True)
     options = ["-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(folder)]
     if subprocess.run(["mount", *options], capture_output=True).returncode:

@@ -8,6 +8,6 @@ from pathlib import Path
 
 @contextmanager
 def sqlite_file(path: Path | str) -> Iterator[sqlite3.Connection]:
-    """Open a file, commit at the end and close it; a connection as context does not close it."""
+    """Open a file; commit and close at the end. ``with connection`` alone would not close it."""
     with closing(sqlite3.connect(path)) as connection, connection:
         yield connection

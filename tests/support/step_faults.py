@@ -1,4 +1,4 @@
-"""A server process that forks a child for each training, in which a fault can be planted.
+"""A server process that forks a child for each training, and can plant a fault in the child.
 
 The server has imported all modules, so a fork takes milliseconds; a new interpreter would take
 seconds for imports.
@@ -66,7 +66,7 @@ def serve() -> None:
             request = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        child = os.fork() or _train(*request)
+        child = os.fork() or _train(*request)  # _train ends the child
         status = os.waitpid(child, 0)[1]
         while _reap():
             pass
@@ -75,7 +75,7 @@ def serve() -> None:
 
 
 def _reap() -> bool:
-    """Wait for the end of one orphaned loader process; return False without one."""
+    """Wait for the end of one orphaned loader process; return False if no process is left."""
     try:
         os.waitpid(-1, 0)
     except ChildProcessError:
@@ -95,12 +95,12 @@ def _train(spec, fault, handler, every_step):
         checkpoint_writer._MIN_INTERVAL_RATIO = checkpoint_writer._FIRST_DURATION_S = 0.0
     if fault is not None:
         trained_sources.FAULT = fault
-    code = 0
+    exit_code = 0
     try:
         train_fold_run(spec, lambda _event: None)
     except SystemExit as stop:
-        code = stop.code
+        exit_code = stop.code
     except BaseException:
         traceback.print_exc()
-        code = 3
-    os._exit(code)
+        exit_code = 3
+    os._exit(exit_code)

@@ -1,4 +1,4 @@
-"""The healthy workload, and variants that hang or crash and need a supervising process."""
+"""The healthy workload, and variants that hang or crash, for tests of the supervising process."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""A small workload with a known optimum: the next value of a noisy sine."""
+"""A small workload that predicts the next value of a noisy sine, and can fail in its loss."""
 
 import os
 import signal
@@ -21,10 +21,15 @@ class SineSettings(WorkloadSettings):
     folds: FoldSettings = FoldSettings(num_folds=2, embargo_rows=2)
     num_rows: int = Field(400, ge=1)
     noise: float = Field(0.05, ge=0)
-    raise_in_loss: bool = Field(False, description="The user's code has a bug.")
-    kill_at_loss: int = Field(0, ge=0, description="Die at this call of the loss; 0 for never.")
-    pause_s: float = Field(0.0, ge=0, description="Pause of every call of the loss.")
-    only_first_time: str = Field("", description="File that notes that the process died once.")
+    raise_in_loss: bool = Field(False, description="Whether the loss raises an error.")
+    kill_at_loss: int = Field(
+        0, ge=0, description="Number of the call of the loss that kills the process; 0 for never."
+    )
+    pause_s: float = Field(0.0, ge=0, description="Pause in every call of the loss [s].")
+    only_first_time: str = Field(
+        "",
+        description="File whose creation marks the kill, so that it happens once; empty: always.",
+    )
 
 
 class SineWorkload(Workload):
@@ -65,10 +70,10 @@ class SineWorkload(Workload):
         return {"loss": loss, "rmse": loss**0.5}
 
     def _die(self) -> None:
-        marker = self.settings.only_first_time
-        if marker:
+        marker_path = self.settings.only_first_time
+        if marker_path:
             try:
-                open(marker, "x").close()
-            except FileExistsError:  # it crashed before, or another rank has just crashed
+                open(marker_path, "x").close()
+            except FileExistsError:  # a process was killed before, or another rank was just killed
                 return
         os.kill(os.getpid(), signal.SIGKILL)

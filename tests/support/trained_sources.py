@@ -1,6 +1,7 @@
 """Row sources that compute their rows, and workloads that train on them.
 
-A loss may end the process at a chosen step: ``FAULT`` is set in a forked process.
+The loss of each workload calls ``FAULT``. Tests replace ``FAULT`` in a forked process, for example
+to end the process at a chosen step.
 """
 
 import os
@@ -24,7 +25,7 @@ VOCABULARY = 50
 
 
 class TokenSource:
-    """Token ids and their mask, (B, maximum length of the batch) each, by name."""
+    """Rows of "ids" and "mask", each (B, length of the longest requested row)."""
 
     def __init__(self, start: int, num_rows: int) -> None:
         self.lengths = 3 + (np.arange(start, start + num_rows) * 7) % 13
@@ -44,7 +45,7 @@ class TokenSource:
 
 
 class ImageSource:
-    """Images (B, 1, 8, 8) of uint8."""
+    """Rows of images, (B, 1, 8, 8) of uint8."""
 
     def __init__(self, start: int, num_rows: int) -> None:
         self._start, self.num_rows = start, num_rows
@@ -149,22 +150,25 @@ def nothing() -> None:
 
 
 FAULT: Callable[[], None] = nothing
-"""Function that the workloads call at every loss."""
+"""Function that the workloads call whenever they compute a loss."""
 
 
 class SignalAtStep:
-    """Sends a signal at one call of the loss, to this process or to its process group."""
+    """Sends a signal in the call of the loss with number ``step``.
 
-    def __init__(self, number: signal.Signals, step: int, *, group: bool = False) -> None:
-        self.number, self.step, self.group = number, step, group
+    The signal goes to this process, or to its process group if ``group``.
+    """
+
+    def __init__(self, sent_signal: signal.Signals, step: int, *, group: bool = False) -> None:
+        self.sent_signal, self.steps_left, self.group = sent_signal, step, group
 
     def __call__(self) -> None:
-        self.step -= 1
-        if self.step == 0:
+        self.steps_left -= 1
+        if self.steps_left == 0:
             if self.group:
                 # Another process sends the signal, because torch's loader processes handle a
-                # SIGTERM from their parent differently.
-                command = f"kill -{self.number.name[3:]} -{os.getpgrp()}"
+                # SIGTERM from their parent in a special way.
+                command = f"kill -{self.sent_signal.name[3:]} -{os.getpgrp()}"
                 subprocess.run(["/bin/sh", "-c", command], check=False)
             else:
-                os.kill(os.getpid(), self.number)
+                os.kill(os.getpid(), self.sent_signal)

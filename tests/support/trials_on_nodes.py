@@ -1,7 +1,7 @@
 """A toy objective that records where and how its trials run, and can wait for machines.
 
-The start of a machine takes a varying time, so tests do not rely on times: while a machine is
-expected, no trial reports until that machine has started a trial.
+The start of a machine takes a varying time, so tests do not rely on times. A test states which
+machines it expects, and no trial reports until each of them has started a trial.
 """
 
 import importlib
@@ -15,35 +15,37 @@ from uuid import uuid4
 from tests.support.toy_search import LR, Toy
 
 _MAX_WAIT_S = 150
-"""Maximum wait for a machine [s]. After it the trials continue, and the test's assertions fail."""
+"""Maximum wait for a machine [s]. Then the trials continue, and the test's assertions fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """A folder with a record of each started trial, and with the machines for which trials wait."""
+    """A folder with a record of each started trial, and a list of the expected machines."""
 
     folder: Path
 
     def expect(self, *machines):
         """Make all trials wait until a trial has started on each of the machines."""
-        new = self.folder / uuid4().hex
-        new.write_text(json.dumps(machines))
-        new.rename(self.folder / "expected")
+        temporary_path = self.folder / uuid4().hex
+        temporary_path.write_text(json.dumps(machines))
+        temporary_path.rename(self.folder / "expected")
 
     def expected(self):
+        """Return the machines for which trials wait."""
         path = self.folder / "expected"
         return set(json.loads(path.read_text())) if path.exists() else set()
 
     def write(self, **note):
-        new = self.folder / uuid4().hex
-        new.write_text(json.dumps(note))
-        new.rename(self.folder / f"{time.time_ns()}-{os.getpid()}.json")
+        temporary_path = self.folder / uuid4().hex
+        temporary_path.write_text(json.dumps(note))
+        temporary_path.rename(self.folder / f"{time.time_ns()}-{os.getpid()}.json")
 
     def read(self):
-        """Return the records, oldest first."""
+        """Return the records of started trials, oldest first."""
         return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
 
     def machines(self):
+        """Return the machines on which a trial has started."""
         return {note["machine"] for note in self.read()}
 
 
@@ -53,7 +55,7 @@ class Observed(Toy):
 
     notes: Path
     module: str = ""
-    """Module of the user that the worker imports."""
+    """User-defined module that the worker imports; empty for none."""
 
     def train(self, schedule, *, start, report_epochs):
         import ray

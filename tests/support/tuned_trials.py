@@ -11,14 +11,14 @@ from tests.support.toy_search import LR, Toy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KilledAfterReport:
-    """After its first report, the first worker damages files of the study and kills itself."""
+    """The first worker damages files of the study and kills itself, after its first report."""
 
     objective: Objective
     marker: Path
-    """File that this worker creates, so that later workers do not repeat it."""
+    """File that the first worker creates, so that later workers do not do this."""
     study: Path
     damaged_files: str = ""
-    """Pattern of the files in the study's folder that are damaged."""
+    """Pattern of the damaged files in the study's folder; empty for none."""
 
     def subject(self):
         return self.objective.subject()
@@ -36,7 +36,7 @@ class KilledAfterReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailingByRate(Toy):
-    """Raises an error that depends on the learning rate, after the first report."""
+    """Raises an error after the first report. The error depends on the learning rate."""
 
     errors: dict[float, Exception]
     fails_only_first: bool = False

@@ -1,4 +1,4 @@
-"""A fake server of Weights & Biases that stores the data of its client in memory.
+"""A fake server of Weights & Biases, which stores the data of its client in memory.
 
 It implements the client's requests for runs, metrics, files and artifacts. Like the real server, it
 rejects requests without the expected key.
@@ -40,7 +40,7 @@ class ServedRun:
 
 
 class WandbServer:
-    """The state of the server. Use it within ``serve_wandb``."""
+    """Data and requests of the fake server that ``serve_wandb`` runs."""
 
     def __init__(self, key: str) -> None:
         self.key, self.url = key, ""
@@ -71,12 +71,12 @@ class WandbServer:
         with self._changed:
             for name, handler in (
                 ("upsertBucket(", self._upsert),
-                ("createRunFiles(", self._run_files),
-                ("createArtifact(", self._artifact),
-                ("createArtifactManifest(", self._manifest),
-                ("createArtifactFiles(", self._artifact_files),
+                ("createRunFiles(", self._list_run_files),
+                ("createArtifact(", self._create_artifact),
+                ("createArtifactManifest(", self._create_manifest),
+                ("createArtifactFiles(", self._list_artifact_files),
                 ("commitArtifact(", lambda _: {"commitArtifact": {"artifact": {"id": "0"}}}),
-                ("bucket(", self._resumable),
+                ("bucket(", self._resume),
                 ("viewer ", lambda _: {"viewer": _VIEWER}),
                 ("serverInfo ", lambda _: {"serverInfo": {"features": []}}),
             ):
@@ -128,7 +128,7 @@ class WandbServer:
         }
         return {"upsertBucket": {"bucket": bucket, "inserted": not run.rows}}
 
-    def _resumable(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+    def _resume(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         run = self.runs.get(variables["name"])
         if run is None:
             return {"model": None}
@@ -154,14 +154,14 @@ class WandbServer:
             }
         }
 
-    def _run_files(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+    def _list_run_files(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         files = [
             {"name": name, "uploadUrl": f"{self.url}/file/{variables['run']}/{name}"}
             for name in variables["files"]
         ]
         return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
 
-    def _artifact(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+    def _create_artifact(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         request = variables["input"]
         number, name = len(self._artifacts), request["artifactCollectionName"]
         self._artifacts.append((request["runName"], name))
@@ -173,13 +173,13 @@ class WandbServer:
         }
         return {"createArtifact": {"artifact": artifact}}
 
-    def _manifest(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        address = f"{self.url}/artifact/{variables['artifactID']}/{variables['name']}"
-        file = {"id": "f", "uploadUrl": address, "uploadHeaders": []}
+    def _create_manifest(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        upload_url = f"{self.url}/artifact/{variables['artifactID']}/{variables['name']}"
+        file = {"id": "f", "uploadUrl": upload_url, "uploadHeaders": []}
         manifest = {"id": variables["artifactID"], "file": file}
         return {"createArtifactManifest": {"artifactManifest": manifest}}
 
-    def _artifact_files(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+    def _list_artifact_files(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         edges = [
             {
                 "node": {
@@ -221,25 +221,25 @@ def serve_wandb(key: str) -> Iterator[WandbServer]:
         def do_POST(self) -> None:
             body = self._body()
             if self.path.startswith("/sdk/"):  # telemetry of the client
-                return self._answer(200, {})
+                return self._respond(200, {})
             if self.headers.get("Authorization") != login:
                 state.num_refused += 1
-                return self._answer(401, {"errors": [{"message": "user is not logged in"}]})
+                return self._respond(401, {"errors": [{"message": "user is not logged in"}]})
             request = json.loads(body)
             if self.path == "/graphql":
                 data = state.query(request["query"], request.get("variables") or {})
-                return self._answer(200, {"data": data})
-            return self._answer(200, state.stream(self.path.split("/")[-2], request))
+                return self._respond(200, {"data": data})
+            return self._respond(200, state.stream(self.path.split("/")[-2], request))
 
         def do_PUT(self) -> None:
             state.store(self.path, self._body())
-            self._answer(200, {})
+            self._respond(200, {})
 
         def _body(self) -> bytes:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             return gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
 
-        def _answer(self, status: int, content: Mapping[str, Any]) -> None:
+        def _respond(self, status: int, content: Mapping[str, Any]) -> None:
             body = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

@@ -1,4 +1,4 @@
-"""``sluice bench``: compares speeds and error rates on this machine with their targets."""
+"""``sluice bench``: measures speeds and error rates, and compares them with targets."""
 
 import json
 import subprocess
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 PIPELINE = "sp500_volatility"
 _QUICK_STRIDE = 5
-"""Only every fifth planted defect and every fifth healthy set-up runs with ``--quick``, beginning
-with the first."""
+"""With ``--quick``, only every fifth planted defect and every fifth healthy set-up runs, beginning
+with the first one."""
 _MILLION = 1_000_000
 _NUM_TICKS = 5 * _MILLION
 _SEED = 0
@@ -53,18 +53,18 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--tables/--no-tables",
-                help="Run the planted defects and the healthy set-ups, and print a table of each.",
+                help="Run the two tables of cases: planted defects and healthy set-ups.",
             ),
         ] = True,
         speeds: Annotated[
-            bool, typer.Option("--speeds/--no-speeds", help="Measure speeds.")
+            bool, typer.Option("--speeds/--no-speeds", help="Measure the speeds.")
         ] = True,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Run the POC gate's benchmark: planted defects, healthy set-ups, speeds.
 
         The exit code is 1 if a defect is not caught or a healthy set-up fails. Speeds do not affect
-        the exit code, because speeds depend on the machine.
+        the exit code, because they depend on the machine.
         """
         _run_poc_benchmark(quick=quick, with_cases=tables, with_speeds=speeds, as_json=as_json)
 
@@ -117,23 +117,23 @@ def _run_cases(stderr: Console, *, every: int) -> "PocBenchmarkReport":
     defect_results, healthy_results = [], []
     with Progress(console=stderr, transient=True) as progress:
         bar = progress.add_task("planted defects", total=len(DEFECTS[::every]))
-        for defect in run_defects(every=every):
-            defect_results.append(defect)
-            progress.console.print(defect_line(defect), soft_wrap=True)
+        for defect_result in run_defects(every=every):
+            defect_results.append(defect_result)
+            progress.console.print(defect_line(defect_result), soft_wrap=True)
             progress.advance(bar)
         bar = progress.add_task("healthy set-ups", total=len(HEALTHY[::every]))
-        for setup in run_healthy(every=every):
-            healthy_results.append(setup)
-            progress.console.print(healthy_line(setup), soft_wrap=True)
+        for healthy_result in run_healthy(every=every):
+            healthy_results.append(healthy_result)
+            progress.console.print(healthy_line(healthy_result), soft_wrap=True)
             progress.advance(bar)
     return PocBenchmarkReport(defects=tuple(defect_results), healthy=tuple(healthy_results))
 
 
 def measure_speeds() -> Iterator[Speed]:
-    """Measure the POC gate on the default pipeline, and data functions on large random data.
+    """Yield speeds of the POC gate on the default pipeline, and of data functions on random data.
 
-    The POC gate runs twice at each level. Only the second run counts, because the first run fills
-    the disk cache.
+    The full gate and the minimum gate run twice each. Only the second run counts, because the first
+    run fills the disk cache.
     """
     yield from _gate_speeds()
     yield _feature_speed()
@@ -155,11 +155,11 @@ def _gate_speeds() -> Iterator[Speed]:
             if result["check_id"] != WHOLE_GATE_CHECK_ID
         )
         yield Speed(
-            name=f"all checks of the {level} POC gate", value=checks_s, unit="s", target=target_s
+            name=f"all checks of the {level} gate", value=checks_s, unit="s", target=target_s
         )
         if level == "full":
             yield Speed(
-                name="sluice poc with the full POC gate, including imports",
+                name="sluice poc with the full gate, including imports",
                 value=command_s,
                 unit="s",
                 target=25.0,
@@ -199,7 +199,7 @@ def _range_bar_speed() -> Speed:
     size = rng.integers(1, 100, _NUM_TICKS).astype(float)
     ticks = pd.DataFrame({"price": price, "size": size}, index=times)
     rule = RangeBars(tenths_of_bp=100)
-    build_bars(ticks.head(1000), rule)  # compiles the loop of build_bars
+    build_bars(ticks.head(1000), rule)  # the first call compiles or loads the loop
     seconds = _shortest_time(lambda: build_bars(ticks, rule))
     return Speed(
         name="range bars, 5,000,000 ticks",
@@ -241,10 +241,10 @@ def _random_bars(num_rows: int) -> "pd.DataFrame":
     )
 
 
-def _shortest_time(work: Callable[[], object], repeats: int = 3) -> float:
-    """Return the shortest run time of several runs [s]; other programs can only lengthen a run."""
+def _shortest_time(work: Callable[[], object], num_runs: int = 3) -> float:
+    """Return the shortest time of several runs [s]: other programs only lengthen a run."""
     seconds = []
-    for _ in range(repeats):
+    for _ in range(num_runs):
         started = time.perf_counter()
         work()
         seconds.append(time.perf_counter() - started)

@@ -11,13 +11,13 @@ from sluice.base.settings import Record
 
 
 class Speed(Record):
-    """One measured value with its target: a time, a rate, a ratio or a count."""
+    """One measured value (a time, a rate, a ratio or a count) with its target."""
 
     name: str
     value: float
     unit: str
     target: float
-    """Required minimum of the value if ``higher_is_better`` is set, otherwise its maximum."""
+    """Minimum of the value if ``higher_is_better``, otherwise its maximum."""
     higher_is_better: bool = False
 
     @property
@@ -28,7 +28,7 @@ class Speed(Record):
         return self.value <= self.target
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, and whether the value reaches its target."""
+        """Return the fields and whether the value reaches its target."""
         return self.model_dump() | {"reaches_target": self.reaches_target}
 
 
@@ -45,9 +45,9 @@ def speed_at_least(name: str, value: float, unit: str, target: float) -> Speed:
 def collect_measurements(
     measurements: Iterable[Record | Speed], activity: str
 ) -> tuple[list[Speed], list[dict[str, Any]]]:
-    """Run a benchmark; return its speeds, and its records as plain JSON data.
+    """Run a benchmark; return its speeds, and its other records as dictionaries for JSON.
 
-    The progress is shown on stderr, where each speed is printed as soon as it is measured.
+    Each speed is printed on stderr as soon as it is measured.
     """
     stderr = Console(stderr=True)
     speeds: list[Speed] = []
@@ -66,7 +66,7 @@ def collect_measurements(
 
 
 def speed_table(speeds: list[Speed]) -> Table:
-    """Return a table of the measured values and targets, with the result of each comparison."""
+    """Return a table with the value and target of each speed, and whether it reaches the target."""
     table = Table(box=box.SIMPLE_HEAD, title="Speeds on this machine", title_justify="left")
     for header in ("", "measured", "target", ""):
         table.add_column(header, justify="right" if header else "left")

@@ -1,4 +1,4 @@
-"""``sluice bench docs``: generates the reference pages from the code."""
+"""``sluice bench docs``: writes the reference pages of the documentation."""
 
 import json
 from pathlib import Path
@@ -20,15 +20,15 @@ def register(group: typer.Typer) -> None:
             Path | None,
             typer.Option(
                 "--results",
-                help="File with the output of 'sluice bench faults --json'. The error rates in the "
-                "file are stored in FOLDER. Default: keep the stored error rates.",
+                help="File with the output of 'sluice bench faults --json'. The error rates are "
+                "stored in FOLDER. Default: keep the stored rates.",
             ),
         ] = None,
         commit: Annotated[
             str,
             typer.Option(
                 "--commit",
-                help="Commit at which the results were measured; required with --results.",
+                help="Commit at which the results were measured. Required with --results.",
             ),
         ] = "",
     ) -> None:
@@ -44,7 +44,7 @@ def register(group: typer.Typer) -> None:
         if (results_path is None) != (not commit):
             raise ContractError(
                 "--results and --commit must be given together.",
-                fix="Give the file of results, and the commit at which they were measured.",
+                fix="Give the file of results, and the commit at which the results were measured.",
             )
         if results_path is not None:
             runs = json.loads(results_path.read_bytes())["runs"]

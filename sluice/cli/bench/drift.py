@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SEED = 20260101
 _RHOS = (0.0, 0.5, 0.8)
-"""Autocorrelations of the simulated columns."""
+"""Autocorrelations of the simulated columns between consecutive rows."""
 
 _NUM_COLUMNS, _NUM_QUICK_COLUMNS = 20, 5
 _NUM_REFERENCES, _NUM_QUICK_REFERENCES = 100, 8
@@ -33,8 +33,8 @@ def register(group: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--quick",
-                help="Use fewer references, columns and rows, for a quick check. Do not report "
-                "these results.",
+                help="Simulate fewer drift references, columns and rows, for a quick check. Do not "
+                "report these results.",
             ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -42,7 +42,7 @@ def register(group: typer.Typer) -> None:
         """Measure false alarms and power on simulated dependent rows; compare with textbook tests.
 
         The exit code is 1 if a rate is significantly worse than its target. Speeds do not affect
-        the exit code, because speeds depend on the machine.
+        the exit code, because they depend on the machine.
         """
         _run_benchmark(quick=quick, as_json=as_json)
 
@@ -97,7 +97,7 @@ def _simulate(stderr: Console, *, quick: bool) -> list["DriftRates"]:
 
 
 def measure_drift_speeds(*, num_rows: int) -> list[Speed]:
-    """Return the time to build a drift reference, and the time to test a window for drift."""
+    """Return the times to build a reference, and to test a window of 50 columns against it."""
     from sluice.bench.drift.error_rates import measure_speed
 
     build_s, test_s = measure_speed(

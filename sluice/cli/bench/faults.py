@@ -1,4 +1,4 @@
-"""``sluice bench faults``: detection rate and false alarms of the tracer on planted faults."""
+"""``sluice bench faults``: the tracer's detection rate on planted faults, and its false alarms."""
 
 import json
 import tempfile
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sluice.bench.tracer.scoring import FaultReport
 
 _NUM_EXTRA_HEALTHY_SEEDS = 2
-"""Number of additional seeds of healthy programs. False alarms are rarer than detections, so the
-rate of false alarms needs more runs."""
+"""Number of additional seeds of the healthy programs. False alarms are rare, so their rate can only
+be estimated from many runs."""
 
 
 def register(group: typer.Typer) -> None:
@@ -33,22 +33,23 @@ def register(group: typer.Typer) -> None:
             str,
             typer.Option(
                 "--faults",
-                help="Comma-separated numbers of fault programs. Default: all of them, and the "
-                "healthy programs.",
+                help="Comma-separated numbers of fault programs. Default: all fault programs and "
+                "all healthy programs.",
             ),
         ] = "",
         nets: Annotated[
             str,
             typer.Option(
-                "--nets", help="Comma-separated networks, from mlp, cnn, gru and transformer."
+                "--nets", help="Comma-separated networks: some of mlp, cnn, gru and transformer."
             ),
         ] = "mlp,cnn,gru,transformer",
         seeds: Annotated[
             str,
             typer.Option(
                 "--seeds",
-                help="Comma-separated seeds. Thresholds were chosen on 0,1,2; published results "
-                "use 100,101,102. Healthy programs also run with the next two integers as seeds.",
+                help="Comma-separated seeds. The tracer's thresholds were chosen on seeds 0,1,2; "
+                "published results use 100,101,102. Healthy programs also run with the two seeds "
+                "after the highest one.",
             ),
         ] = "0,1,2",
         baselines: Annotated[
@@ -91,14 +92,14 @@ def _plan_runs(
     from sluice.bench.tracer.healthy.library import HEALTHY_CASES
     from sluice.bench.tracer.running import plan_runs
 
-    known_nets = get_args(NetName)
-    requested_nets: list[NetName] = [net for net in known_nets if net in nets]
-    _reject_unknown("--nets", nets, known_nets)
-    _reject_unknown("--faults", fault_numbers, [case.number for case in FAULT_CASES])
+    permitted_nets = get_args(NetName)
+    requested_nets: list[NetName] = [net for net in permitted_nets if net in nets]
+    _reject_unknown_values("--nets", nets, permitted_nets)
+    _reject_unknown_values("--faults", fault_numbers, [case.number for case in FAULT_CASES])
     if not seeds or min(seeds) < 0:
         raise ContractError(
             f"--seeds must be non-negative integers; got {seeds or 'none'}.",
-            fix="Give at least one seed, such as --seeds 0,1,2",
+            fix="Give at least one, such as --seeds 0,1,2",
         )
     cases: Sequence[FaultCase] = [
         case for case in FAULT_CASES if not fault_numbers or case.number in fault_numbers
@@ -122,13 +123,13 @@ def _execute_and_score(
 
     results = []
     with (
-        tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder_name,
         Progress(console=stderr, transient=True) as progress,
     ):
         bar = progress.add_task("runs", total=len(runs))
         for result in execute_runs(
             runs,
-            Path(name),
+            Path(folder_name),
             workers=count_cores(),
             with_baselines=baselines,
             checks_bits=check_bits,
@@ -160,15 +161,18 @@ def _parse_numbers(text: str, option: str) -> list[int]:
     except ValueError:
         raise ContractError(
             f"{option} must be comma-separated integers; got '{text}'.",
-            fix=f"Write the numbers as in {option} 1,2",
+            fix=f"Write them as in {option} 1,2",
         ) from None
 
 
-def _reject_unknown(option: str, values: Sequence[object], known: Sequence[object]) -> None:
-    unknown = [value for value in values if value not in known]
-    if unknown or (option == "--nets" and not values):
+def _reject_unknown_values(
+    option: str, requested_values: Sequence[object], permitted_values: Sequence[object]
+) -> None:
+    """Reject values that are not permitted. Only --nets must not be empty."""
+    unknown_values = [value for value in requested_values if value not in permitted_values]
+    if unknown_values or (option == "--nets" and not requested_values):
         raise ContractError(
-            f"{option} must be one or more of {', '.join(map(str, known))}; got "
-            f"{', '.join(map(str, unknown)) or 'none'}.",
-            fix="Give one or more of these values, separated by commas.",
+            f"{option} must be some of {', '.join(map(str, permitted_values))}; got "
+            f"{', '.join(map(str, unknown_values)) or 'none'}.",
+            fix="Give one or more of these, separated by commas.",
         )

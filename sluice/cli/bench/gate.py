@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _SEED = 20260101
 _NUM_ATTEMPTS = 30
+"""Number of attempts on one evaluation window, in the simulations of retraining."""
+
 _NUM_QUICK_SIMULATIONS, _NUM_SIMULATIONS = 100, 1000
 
 
@@ -29,8 +31,8 @@ def register(group: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--quick",
-                help=f"Use few scenarios with {_NUM_QUICK_SIMULATIONS} simulations, for a quick "
-                "check. Do not report these results.",
+                help=f"Use few scenarios with {_NUM_QUICK_SIMULATIONS} simulations each, for a "
+                "quick check. Do not report these results.",
             ),
         ] = False,
         simulations: Annotated[
@@ -43,10 +45,10 @@ def register(group: typer.Typer) -> None:
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Measure false promotions and power of the promotion gate, compared with naive tests.
+        """Measure false promotions and power of the promotion gate; compare with naive tests.
 
-        The exit code is 1 if a rate is significantly worse than its target. Speeds do not affect
-        the exit code, because speeds depend on the machine.
+        The rates are measured in simulations. The exit code is 1 if a rate is significantly worse
+        than its target. Speeds do not affect the exit code, because they depend on the machine.
         """
         _run_benchmark(
             quick=quick,
@@ -103,7 +105,7 @@ def _simulate(
     from sluice.evaluation.settings import GateSettings
 
     scenarios = quick_grid() if quick else full_grid()
-    settings, num_processes = GateSettings(), count_cores()
+    settings, processes = GateSettings(), count_cores()
     scenario_rates, retraining_rates = [], []
     with Progress(console=stderr, transient=True) as progress:
         bar = progress.add_task("scenarios", total=len(scenarios))
@@ -112,7 +114,7 @@ def _simulate(
             settings,
             num_simulations=num_simulations,
             seed=_SEED,
-            num_processes=num_processes,
+            num_processes=processes,
         ):
             scenario_rates.append(rates)
             progress.console.print(
@@ -132,7 +134,7 @@ def _simulate(
                     is_same_recipe=is_same_recipe,
                     num_simulations=max(20, num_simulations // 10) if quick else num_simulations,
                     seed=_SEED,
-                    num_processes=num_processes,
+                    num_processes=processes,
                 )
             )
             progress.advance(bar)
@@ -150,7 +152,7 @@ def measure_resampling_speeds(*, num_resamples: int) -> list[Speed]:
     return [
         Speed(name=name, value=measurement.own_seconds, unit="s", target=1.0),
         Speed(
-            name="ratio of run times of the two-way bootstrap: package arch to Sluice",
+            name="ratio of run times of this bootstrap: package arch to Sluice",
             value=measurement.speedup,
             unit="x",
             target=5.0,

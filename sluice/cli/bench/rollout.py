@@ -13,7 +13,7 @@ from sluice.cli.output import results_console
 
 _SEED = 20260101
 _NUM_QUICK_ROLLOUTS, _NUM_ROLLOUTS = 40, 1000
-"""Number of rollouts per scenario, with and without ``--quick``."""
+"""Numbers of rollouts per scenario."""
 
 
 def register(group: typer.Typer) -> None:
@@ -40,8 +40,8 @@ def register(group: typer.Typer) -> None:
     ) -> None:
         """Measure detection delay and false rollbacks in simulations, compared with a z-test.
 
-        The exit code is 1 if a detection delay exceeds its target, or if the rate of false
-        rollbacks is significantly above its target.
+        The exit code is 1 if a delay exceeds its target, or if the rate of false rollbacks is
+        significantly above its target.
         """
         _run_benchmark(
             rollouts or (_NUM_QUICK_ROLLOUTS if quick else _NUM_ROLLOUTS), as_json=as_json

@@ -1,4 +1,4 @@
-"""``sluice bench rows``: speeds of row sources, of shuffling, and of kinds of padding."""
+"""``sluice bench rows``: measures the speed of row sources, of shuffling and of padding."""
 
 import json
 import tempfile
@@ -38,7 +38,7 @@ def register(group: typer.Typer) -> None:
         """Measure the speed of every row source, of shuffling rows, and of padded texts.
 
         Each source is compared with a minimal loop that reads the same rows without Sluice. Kinds
-        of padding are compared by the speed of a training on texts.
+        of padding are compared by the speed of training on texts.
         """
         _run_benchmark(measure_rows(quick=quick), as_json=as_json)
 
@@ -51,8 +51,8 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
     speed = measure_feistel(num_rows=10**10, seed=_SEED, repeats=100 if quick else 1_000)
     yield speed_at_least("shuffling 10^10 rows without an index array", speed, "rows/s", 20e6)
     num_rounds = 3 if quick else 9
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder_name:
+        folder = Path(folder_name)
         for measurement in measure_sources(
             num_rows=2_000 if quick else 50_000, num_rounds=num_rounds, seed=_SEED, folder=folder
         ):
@@ -68,13 +68,13 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
         )
     yield padding
     yield speed_at_least(
-        "speed of padding to the longest text, relative to padding to the maximum",
+        "ratio of speeds: padding to the longest document, to padding to the maximum",
         padding.longest_ratio,
         "x",
         1.5,
     )
     yield speed_at_least(
-        "speed of length buckets, relative to padding to the maximum",
+        "ratio of speeds: batches of similar length, to padding to the maximum",
         padding.bucketed_ratio,
         "x",
         1.5,

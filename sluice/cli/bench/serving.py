@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 _NUM_ROUNDS, _NUM_QUICK_ROUNDS = 9, 2
 _LOAD_S, _QUICK_LOAD_S = 3.0, 1.0
-"""Time for which a server gets requests at a constant rate in each round, without and with
-``--quick`` [s]."""
+"""Duration of the constant-rate load on each server, in each round [s]."""
 
 
 def register(group: typer.Typer) -> None:
@@ -38,8 +37,8 @@ def register(group: typer.Typer) -> None:
         """Measure latency and throughput of a server with the default pipeline's model.
 
         Servers with and without a rollout, and a minimal FastAPI app, answer requests over real
-        sockets. In each of several rounds, every server is measured once. The median over the
-        rounds is reported, because the load of a machine varies.
+        sockets. They are measured in turn, in several rounds. The median over the rounds is
+        reported, because the load of a machine varies.
         """
         _run_benchmark(
             num_rounds=_NUM_QUICK_ROUNDS if quick else _NUM_ROUNDS,
@@ -71,8 +70,8 @@ def _run_benchmark(*, num_rounds: int, load_s: float, as_json: bool) -> None:
 
 
 def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
-    """Return the speeds that have a target, from the measurements by name of the server."""
-    model_alone, minimal_app = measurements["model alone"], measurements["minimal app"]
+    """Return the speeds that have a target. The keys of ``measurements`` are names of servers."""
+    model, minimal_app = measurements["model alone"], measurements["minimal app"]
     production, canary, shadow = (
         measurements["production"],
         measurements["canary at 50 %"],
@@ -81,18 +80,18 @@ def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
     return [
         Speed(
             name="median latency: server minus model alone",
-            value=production.p50_ms - model_alone.p50_ms,
+            value=production.p50_ms - model.p50_ms,
             unit="ms",
             target=1.5,
         ),
         Speed(
             name="99th percentile of latency: server minus model alone",
-            value=production.p99_ms - model_alone.p99_ms,
+            value=production.p99_ms - model.p99_ms,
             unit="ms",
             target=4.0,
         ),
         Speed(
-            name="ratio of the 99th percentiles of latency: with shadow to without shadow",
+            name="ratio of the 99th percentiles of latency: with shadow to without",
             value=shadow.p99_ms / production.p99_ms,
             unit="x",
             target=1.1,
@@ -129,12 +128,12 @@ def _table(measurements: "dict[str, ServerMeasurement]") -> Table:
     for header in ("", "p50 [ms]", "p99 [ms]", "throughput [requests/s]", "responses", "failed"):
         table.add_column(escape(header), justify="right" if header else "left")
     for name, measurement in measurements.items():
-        throughput = f"{measurement.rate_per_s:,.0f}" if measurement.rate_per_s else ""
+        rate = f"{measurement.rate_per_s:,.0f}" if measurement.rate_per_s else ""
         table.add_row(
             name,
             f"{measurement.p50_ms:.2f}",
             f"{measurement.p99_ms:.2f}",
-            throughput,
+            rate,
             f"{measurement.num_responses:,}",
             str(measurement.num_failed),
         )

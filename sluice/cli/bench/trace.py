@@ -14,8 +14,8 @@ from sluice.cli.bench.benchmark_table import Speed, speed_table
 from sluice.cli.output import results_console
 
 _NUM_PROCESSES, _NUM_TURNS, _NUM_QUICK_TURNS = 5, 12, 4
-"""Number of timed processes per program, and number of traced turns per process without and with
-``--quick``. Each process also has the same number of untraced turns."""
+"""Number of processes per program, and numbers of traced turns per process: without and with
+``--quick``. The number of untraced turns is the same."""
 
 
 def register(group: typer.Typer) -> None:
@@ -35,10 +35,10 @@ def register(group: typer.Typer) -> None:
     ) -> None:
         """Measure the overhead of tracing on six programs, and compare the trained weights.
 
-        A timed process trains in turns of some epochs, and half of the turns are traced. The ratio
-        of traced to untraced time is reported with its 95 % interval. The exit code is 1 if traced
+        A timed process trains in turns of a few epochs. Half of the turns are traced. The ratio of
+        traced to untraced time is reported with its 95 % interval. The exit code is 1 if traced
         and untraced trainings end with different weights. The overhead does not affect the exit
-        code, because the overhead depends on the machine.
+        code, because it depends on the machine.
         """
         num_processes, num_turns = (1, _NUM_QUICK_TURNS) if quick else (_NUM_PROCESSES, _NUM_TURNS)
         _run_benchmark(num_processes=num_processes, num_turns=num_turns, as_json=as_json)
@@ -50,12 +50,12 @@ def _run_benchmark(*, num_processes: int, num_turns: int, as_json: bool) -> None
 
     stderr, measurements = Console(stderr=True), []
     with (
-        tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder_name,
         stderr.status("training traced and untraced in turns"),
     ):
         settings = TraceSettings()
         for measurement in measure_overhead(
-            Path(name), num_processes=num_processes, num_turns=num_turns, settings=settings
+            Path(folder_name), num_processes=num_processes, num_turns=num_turns, settings=settings
         ):
             measurements.append(measurement)
             weights_text = "same" if measurement.has_same_weights else "DIFFERENT"
@@ -68,13 +68,13 @@ def _run_benchmark(*, num_processes: int, num_turns: int, as_json: bool) -> None
     ratios = [measurement.ratio for measurement in measurements]
     speeds = [
         Speed(
-            name="ratio of time with tracing to time without tracing, median program",
+            name="ratio of time with tracing to time without, median program",
             value=statistics.median(ratios),
             unit="x",
             target=1.03,
         ),
         Speed(
-            name="ratio of time with tracing to time without tracing, worst program",
+            name="ratio of time with tracing to time without, worst program",
             value=max(ratios),
             unit="x",
             target=1.10,

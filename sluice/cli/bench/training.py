@@ -1,4 +1,4 @@
-"""``sluice bench train`` and ``sluice bench tune``: the speed of training and of searches."""
+"""``sluice bench train`` and ``sluice bench tune``: measure training and searches."""
 
 import json
 import tempfile
@@ -42,19 +42,19 @@ def register(group: typer.Typer) -> None:
 
     @group.command("train", epilog="Example: sluice bench train --quick")
     def train(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure the speed of training, compared with minimal loops.
+        """Measure the speed of training, and compare it with minimal training loops.
 
-        The cost of checkpoints, the time to resume, and the speedup by several processes are also
-        measured.
+        Also measured: the cost of checkpoints, the time to resume, and the speedup by several
+        processes.
         """
         _run_benchmark(measure_training(quick=quick), "measuring training", as_json=as_json)
 
     @group.command("tune", epilog="Example: sluice bench tune --quick")
     def tune(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure the speed of a search, compared with Ray Tune without Sluice.
+        """Measure the speed of a search, and compare it with a plain Ray Tune Tuner.
 
-        The overhead of the resumable scheduler, and the time to restore 1,000 simulated trials, are
-        also measured.
+        Also measured: the overhead of the resumable scheduler, and the time to restore 1,000
+        simulated trials.
         """
         _run_benchmark(measure_search(quick=quick), "measuring a search", as_json=as_json)
 
@@ -70,8 +70,8 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
     from sluice.bench.training.trainer_overhead import measure_trainer
     from sluice.training.fold_run_spec import FoldRunSpec
 
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder_name:
+        folder = Path(folder_name)
         settings, workload, folds, table = _default_pipeline(folder)
         fold = folds[0]
         trainer_speed = measure_trainer(
@@ -88,9 +88,7 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
             "ratio of training speeds: trainer to minimal loop", trainer_speed.ratio, "x", 0.97
         )
         checkpoint_percent = 100 * trainer_speed.checkpoint_share
-        yield speed_at_most(
-            "share of checkpoints in the training time", checkpoint_percent, "%", 2.0
-        )
+        yield speed_at_most("checkpoints, part of the training time", checkpoint_percent, "%", 2.0)
         loader_overhead = measure_loaders(
             num_rows=1024 if quick else 4096,
             num_epochs=1 if quick else 4,
@@ -133,8 +131,8 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         2.0,
     )
     speedup_name = (
-        f"ratio of speeds of {fold_run_speed.num_fold_runs} fold runs: "
-        f"{fold_run_speed.num_workers} processes to 1"
+        f"speedup of {fold_run_speed.num_fold_runs} fold runs by "
+        f"{fold_run_speed.num_workers} processes"
     )
     yield speed_at_least(speedup_name, fold_run_speed.speedup, "x", 1.8)
 
@@ -142,9 +140,9 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
 def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     """Yield the speeds that have a target, and a record of all measurements.
 
-    A study on the default pipeline is compared with the same study in a plain ``Tuner``. The
-    resumable wrapper of a scheduler is compared with the scheduler alone, on trials that only
-    sleep. The cost of decisions about many trials is measured on simulated workers.
+    A study on the default pipeline is compared with the same study in a plain ``Tuner``. Resumable
+    schedulers are compared with bare Ray Tune schedulers, on trials that only sleep. The cost of
+    decisions about many trials is measured on simulated workers.
     """
     from sluice.base.artifacts import ArtifactStore
     from sluice.bench.search.result import SearchSpeed
@@ -156,8 +154,8 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     from sluice.tuning.spaces import TrialSettings
 
     num_trials = 4 if quick else 20
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder_name:
+        folder = Path(folder_name)
         settings, _, folds, table = _default_pipeline(folder)
         training = settings.training
         if quick:
@@ -192,13 +190,13 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             folder=folder / "few",
         )
         yield speed_at_most(
-            "ratio of times: resumable scheduler to the scheduler alone",
+            "ratio of times: resumable scheduler to bare scheduler",
             few_workers_cost.arrival_ratio,
             "x",
             1.02,
         )
         yield speed_at_most(
-            "ratio of times: resumable and ordered scheduler to the scheduler alone",
+            "ratio of times: resumable and ordered scheduler to bare scheduler",
             few_workers_cost.ordered_ratio,
             "x",
             1.02,
@@ -211,13 +209,13 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             num_rounds=1,
             folder=folder / "many",
         )
-        num_simulated_trials = 100 if quick else 1000
+        num_simulated = 100 if quick else 1000
         scale_costs = measure_scale(
-            num_trials=num_simulated_trials, num_workers=64, folder=folder / "scale"
+            num_trials=num_simulated, num_workers=64, folder=folder / "scale"
         )
         restore_s = max(cost.restore_s for cost in scale_costs)
         yield speed_at_most(
-            f"time to restore {num_simulated_trials} simulated trials", restore_s, "s", 10.0
+            f"time to restore {num_simulated} simulated trials", restore_s, "s", 10.0
         )
         yield SearchSpeed(
             study=study_speed,

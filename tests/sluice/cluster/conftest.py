@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import s3_server
-from tests.support.ray_machines import MACHINE, start_with_retries
+from tests.support.ray_machines import NODE_OPTIONS, start_with_retries
 
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "hunter-secret-2"}
 
@@ -34,7 +34,7 @@ class TwoMachines:
     def complete(self) -> None:
         """Add the second machine unless it has been added."""
         if self.second is None:
-            self.second = start_with_retries(lambda: self.cluster.add_node(**MACHINE))
+            self.second = start_with_retries(lambda: self.cluster.add_node(**NODE_OPTIONS))
 
     def lose(self, *, gracefully: bool) -> None:
         """Kill all processes of the second machine; if gracefully, it first leaves the cluster."""
@@ -49,7 +49,7 @@ def cluster() -> Iterator[TwoMachines]:
 
     # A machine without a health check for 5 s is lost; Ray's default is 15 s.
     health = {"health_check_period_ms": 1000, "health_check_failure_threshold": 5}
-    first = {**MACHINE, "_system_config": health}
+    first = {**NODE_OPTIONS, "_system_config": health}
     machines = TwoMachines(
         start_with_retries(lambda: Cluster(initialize_head=True, head_node_args=first))
     )

@@ -16,7 +16,7 @@ from tests.sluice.tuning.conftest import SINE, make_objective
 from tests.sluice.tuning.toy_space import decisions, space
 from tests.support.kill_server import ROOT, KillPlan, KillServer
 from tests.support.killed_drivers import DriverWork
-from tests.support.ray_machines import MACHINE, start_with_retries
+from tests.support.ray_machines import NODE_OPTIONS, start_with_retries
 from tests.support.simulated_tune import simulate
 from tests.support.toy_search import Toy
 
@@ -47,7 +47,7 @@ def address():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # its workers import the objectives of these tests
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        head = {**MACHINE, "num_cpus": 2, "no_monitor": True}
+        head = {**NODE_OPTIONS, "num_cpus": 2, "no_monitor": True}
         cluster = start_with_retries(lambda: Cluster(initialize_head=True, head_node_args=head))
     yield cluster.address
     cluster.shutdown()
@@ -80,7 +80,7 @@ def events(folder: Path) -> list[dict]:
     return records
 
 
-def kill_and_compare(server, work, tmp_path, *, kills, window_pieces):
+def kill_and_compare(server, work, tmp_path, *, kills, max_parts_per_child):
     """Kill the driver; require the decisions of an undisturbed driver and of a simulation."""
     reference, interrupted = tmp_path / "whole", tmp_path / "cut"
     simulated = dataclasses.replace(work, run=simulate)(tmp_path / "simulated")
@@ -91,11 +91,11 @@ def kill_and_compare(server, work, tmp_path, *, kills, window_pieces):
             reference_folder=reference,
             killed_folder=interrupted,
             kills=kills,
-            pieces=lines,
-            window_pieces=window_pieces,
+            num_parts=lines,
+            max_parts_per_child=max_parts_per_child,
             early_kill_share=0.2,
             seed=SEED,
-            calls=("journal",),
+            call_phases=("journal",),
         )
     )
     expected, resumed = (
@@ -114,7 +114,7 @@ def test_a_killed_driver_makes_the_same_decisions_after_it_resumes(
     address, server, tmp_path, record_property
 ):
     work = make_work(address, "pbt", tmp_path, num_trials=4, perturbation_epochs=3)
-    killed, result = kill_and_compare(server, work, tmp_path, kills=1, window_pieces=1)
+    killed, result = kill_and_compare(server, work, tmp_path, kills=1, max_parts_per_child=1)
 
     assert result.exploits
     record_property("measurement", killed.summary("pbt on Ray", "decisions"))
@@ -126,7 +126,7 @@ def test_twenty_kills_of_the_driver_change_no_decision(
     study, objective, address, server, tmp_path, record_property
 ):
     work = make_work(address, study, tmp_path / "home", objective=objective)
-    killed, result = kill_and_compare(server, work, tmp_path, kills=20, window_pieces=1)
+    killed, result = kill_and_compare(server, work, tmp_path, kills=20, max_parts_per_child=1)
 
     assert bool(result.exploits) == (study == "pbt")
     assert killed.from_outside >= 5
@@ -139,7 +139,7 @@ def test_a_killed_driver_that_started_ray_leaves_no_process_behind(
 ):
     """The kill server adopts processes that outlive a driver and waits until they end."""
     work = make_work(None, study, tmp_path)
-    killed, _ = kill_and_compare(server, work, tmp_path, kills=3, window_pieces=1)
+    killed, _ = kill_and_compare(server, work, tmp_path, kills=3, max_parts_per_child=1)
 
     assert killed.longest_orphan_s < 90  # the agents of Ray wait a minute for its head process
     record_property("measurement", killed.summary(f"{study} on a Ray of its own", "decisions"))

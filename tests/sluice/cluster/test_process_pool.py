@@ -10,7 +10,7 @@ from sluice.base.errors import ContractError, SettingsError, TrainingFailed
 from sluice.cluster.jobs import JobProgress, JobResult, WorkerLost
 from sluice.cluster.process_pool import count_processes, open_process_pool
 from sluice.cluster.settings import ComputeSettings
-from tests.support.jobs import DieUntil, Fail, Square
+from tests.support.jobs import DieInFirstCalls, Fail, Square
 
 TWO = ComputeSettings(workers=2, cpus_per_worker=0.5, retries=2)
 
@@ -37,7 +37,7 @@ def test_a_process_runs_one_job_after_another_and_sends_progress():
 @pytest.mark.slow
 def test_a_job_whose_process_is_lost_is_retried_up_to_the_limit(tmp_path):
     with open_process_pool(TWO, max_workers=2, imports=("json",)) as pool:
-        pool.submit("x", DieUntil(2, tmp_path / "count"))
+        pool.submit("x", DieInFirstCalls(2, tmp_path / "count"))
         first, second, done = messages_until_result(pool)
 
         assert first == WorkerLost(
@@ -49,7 +49,7 @@ def test_a_job_whose_process_is_lost_is_retried_up_to_the_limit(tmp_path):
         )
         assert (second.num_times_lost, second.will_retry) == (2, True)
         assert psutil.pid_exists(done.result)
-        pool.submit("y", DieUntil(99, tmp_path / "always"))
+        pool.submit("y", DieInFirstCalls(99, tmp_path / "always"))
         assert [pool.next_message().will_retry for _ in range(3)] == [True, True, False]
         pool.submit("z", Square(5))  # other jobs still run
         assert messages_until_result(pool)[-1].result == 25

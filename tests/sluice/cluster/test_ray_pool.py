@@ -76,7 +76,7 @@ def test_jobs_report_progress_and_workers_end_with_the_pool(tmp_path):
     with open_ray_pool(compute, max_workers=2, imports=(), folders=[tmp_path]) as pool:
         while not pool.has_capacity():
             assert pool.next_message() is None
-        pool.submit("a", Wait(until=released))
+        pool.submit("a", Wait(released_file=released))
         while (messages := pool.next_message()) is None:
             pass
         released.touch()  # the job ends only now, after its messages were received

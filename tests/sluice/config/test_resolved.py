@@ -34,7 +34,7 @@ def parse_settings(workload: str, **more) -> PipelineSettings:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> PipelineSettings:
-    monkeypatch.setattr(BuildCounter, "builds", type(BuildCounter.builds)())
+    monkeypatch.setattr(BuildCounter, "builds_by_module", type(BuildCounter.builds_by_module)())
     seq_len = {"kind": "integers", "low": 2, "high": 4}
     return parse_settings(
         "tests.support.counted:BuildCounter",
@@ -55,7 +55,7 @@ def test_values_derived_from_a_pipeline_do_not_build_the_class_again(
         assert pipeline.search.base.with_settings(pipeline.search.trial_settings).config_digest
         assert pipeline.search.space.parameters.keys() == {"workload.seq_len"}
 
-    assert BuildCounter.builds == {"resolved": 1}
+    assert BuildCounter.builds_by_module == {"resolved": 1}
 
 
 def test_searched_workload_setting_builds_the_class_again(
@@ -66,7 +66,7 @@ def test_searched_workload_setting_builds_the_class_again(
 
     tuned = inputs.base.with_settings(found)
 
-    assert BuildCounter.builds == {"resolved": 2}
+    assert BuildCounter.builds_by_module == {"resolved": 2}
     assert tuned.workload.settings.model_dump(exclude={"folds"}) == {"num_rows": 500, "seq_len": 4}
     assert inputs.base.workload.settings.seq_len == 2
     assert tuned.config_digest != inputs.base.config_digest

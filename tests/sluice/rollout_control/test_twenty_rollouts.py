@@ -22,7 +22,7 @@ from sluice.serving.deployed import load_deployed
 from sluice.serving.settings import ServingSettings
 from tests.sluice.registry.ledger_samples import MODEL, register_sample
 from tests.support.faulty_server import FaultyServerConfig, running_faulty_server
-from tests.support.tagged_clients import Answer, TaggedClients
+from tests.support.tagged_clients import RequestResult, TaggedClients
 
 PER_S = 100.0
 FAULTS = (
@@ -120,7 +120,7 @@ def run_rollout(ledger: RolloutLedger, store: ArtifactStore, number: int) -> Tra
     raise AssertionError(f"version {number} has not ended after {MAX_ROLLOUT_S} s: {last.reason}")
 
 
-def measure_swap_s(answers: list[Answer], end: Transition) -> float:
+def measure_swap_s(answers: list[RequestResult], end: Transition) -> float:
     """Return the time from the decision to the last request routed by the older split [s].
 
     The send time counts, because a challenger may delay a response until its deadline.
@@ -188,7 +188,7 @@ def test_twenty_rollouts_under_load_end_as_expected_without_leftovers(
         ) as clients:
             time.sleep(3)
             for position, (number, fault) in enumerate(faults.items(), start=1):
-                start_time, first = time.monotonic(), len(clients.answers)
+                start_time, first = time.monotonic(), len(clients.results)
                 end = run_rollout(ledger, store, number)
                 challengers.update(server.children(recursive=True))
                 elapsed_s = time.monotonic() - start_time
@@ -199,7 +199,7 @@ def test_twenty_rollouts_under_load_end_as_expected_without_leftovers(
                     fault=fault,
                     end=end,
                     seconds=elapsed_s,
-                    swap_s=measure_swap_s(clients.answers[first:], end),
+                    swap_s=measure_swap_s(clients.results[first:], end),
                     handles=handles,
                     threads=threads,
                     resident=resident,
@@ -210,9 +210,9 @@ def test_twenty_rollouts_under_load_end_as_expected_without_leftovers(
                 expected_phase = "promoted" if fault == "none" else "rolled_back"
                 # With another phase, the receipts of the next version would be invalid.
                 assert end.rollout.phase == expected_phase, end.reason
-        counts = (clients.num_sent, len(clients.answers))
-    print(f"{counts[0]} requests, p99 {_p99_ms(clients.answers):.1f} ms, {len(challengers)} pids")
-    failed = [answer for answer in clients.answers if answer.status != 200]
+        counts = (clients.num_sent, len(clients.results))
+    print(f"{counts[0]} requests, p99 {_p99_ms(clients.results):.1f} ms, {len(challengers)} pids")
+    failed = [answer for answer in clients.results if answer.status != 200]
 
     assert failed == []
     assert counts[0] - counts[1] <= 8  # requests not yet sent at the end
@@ -225,5 +225,5 @@ def test_twenty_rollouts_under_load_end_as_expected_without_leftovers(
     assert last.resident <= fifth.resident + MAX_GROWTH_BYTES
 
 
-def _p99_ms(answers: list[Answer]) -> float:
-    return float(np.quantile([1e3 * (a.answered_at - a.sent_at) for a in answers], 0.99))
+def _p99_ms(answers: list[RequestResult]) -> float:
+    return float(np.quantile([1e3 * (a.ended_at - a.sent_at) for a in answers], 0.99))

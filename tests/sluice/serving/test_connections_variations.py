@@ -263,7 +263,7 @@ def test_one_ipv6_network_is_one_address() -> None:
 
     assert counts["before"] == 2 * MAX_PER_ADDRESS + 1
     assert counts["before"] < counts["flooded"] <= counts["before"] + MAX_PER_ADDRESS
-    assert counts["origins"] == 1
+    assert counts["num_subnets"] == 1
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def ledger(home: Home) -> Iterator[RolloutLedger]:
 @pytest.fixture(scope="module")
 def fork_server() -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.nursery"],
+        [sys.executable, "-m", "tests.support.command_forks"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -137,7 +137,7 @@ def measured() -> dict:
 @pytest.mark.slow
 def test_real_search_result_matches_the_activation_memory():
     measured = measure_in_new_process("searches")
-    found, more = (BatchSizeResult.model_validate(measured["found"][mib]) for mib in ("32", "64"))
+    found, more = (BatchSizeResult.model_validate(measured["results"][mib]) for mib in ("32", "64"))
 
     assert found.bound == "memory"
     assert found.peak_bytes <= 32 * MIB
@@ -160,7 +160,7 @@ def test_measured_peak_equals_the_allocation_and_resets_between_attempts(measure
 @pytest.mark.slow
 def test_peak_is_sampled_if_the_kernel_reports_none(measured):
     """Sampling may miss short peaks, but not the activations that the forward pass keeps."""
-    first, large, again = measured["watched"]
+    first, large, again = measured["sampled"]
 
     assert large > first > 512 * ROW_BYTES
     assert again > 512 * ROW_BYTES

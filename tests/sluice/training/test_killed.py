@@ -59,7 +59,7 @@ def kill_and_resume(server, specs, case, tmp_path, *, kills, seed):
             reference_folder=whole,
             killed_folder=cut,
             kills=kills,
-            pieces=epochs_for(kills),
+            num_parts=epochs_for(kills),
             seed=seed,
         )
     )

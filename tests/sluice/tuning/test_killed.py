@@ -47,10 +47,10 @@ def kill_and_resume(server, work, tmp_path, *, kills):
             reference_folder=whole,
             killed_folder=cut,
             kills=kills,
-            pieces=work.settings.num_trials * 3 // 2,
-            window_pieces=1.5,
+            num_parts=work.settings.num_trials * 3 // 2,
+            max_parts_per_child=1.5,
             seed=kills,
-            calls=("checkpoint", "journal"),
+            call_phases=("checkpoint", "journal"),
         )
     )
     expected, resumed = work(whole), work(cut)  # results are read from the folders; no trial runs

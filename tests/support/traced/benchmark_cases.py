@@ -1,4 +1,4 @@
-"""Cases for tests of the fault benchmark; their programs end in different ways."""
+"""Cases for tests of the fault benchmark, with programs that end in different ways."""
 
 import time
 
@@ -22,19 +22,19 @@ def _train(setup: CaseSetup, num_steps: int = 6) -> list[nn.Module]:
 
 
 def missing_zero_grad(setup):
-    """Never clear the gradients, with the fault; also print something."""
+    """Print a line and train; with the fault, never clear the gradients."""
     print("said by the program")
     return _train(setup)
 
 
 def raises_error(setup):
-    """Raise after a few steps."""
+    """Train, then raise an error."""
     _train(setup)
     raise ValueError("its own")
 
 
 def exceeds_time_limit(setup):
-    """Take longer than the limit."""
+    """Sleep for longer than the time limit, then train."""
     time.sleep(60)
     return _train(setup)
 
@@ -53,7 +53,7 @@ def random_weights(setup):
 
 
 def sum_over_ranks(setup):
-    """Sum over the ranks, which fails unless all of them take part."""
+    """Sum over the ranks and train. The sum fails unless all ranks take part."""
     total = torch.tensor([float(setup.rank + 1)])
     torch.distributed.all_reduce(total)
     assert total.item() == 3.0, total
@@ -61,7 +61,7 @@ def sum_over_ranks(setup):
 
 
 def non_finite_gradient(setup):
-    """Compute a square root with a non-finite gradient."""
+    """Train; with the fault, on a square root whose gradient is not finite."""
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):

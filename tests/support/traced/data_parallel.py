@@ -16,7 +16,7 @@ def _rows(seed=0, num=256, labels=4):
 
 
 def _training_steps(model, optimizer, loader):
-    """Train on all batches; yield between each backward pass and its step."""
+    """Train on all batches; yield after each backward pass, before the optimizer step."""
     for x, y in loader:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
@@ -39,7 +39,7 @@ def manual_all_reduce(setup):
 
 
 def all_reduce_of_one_parameter(setup):
-    """Reduce only one of the two parameters."""
+    """All-reduce the gradient of only one of the two parameters."""
     torch.manual_seed(setup.seed)
     model = nn.Linear(8, 4)
     optimizer = torch.optim.Adam(model.parameters())
@@ -75,7 +75,7 @@ def independent_ranks(setup):
 
 
 def different_shuffle_per_rank(setup):
-    """Process all rows on every rank, each in its own order: twice the work of an epoch."""
+    """Process all rows on every rank, in a different order. An epoch takes twice the work."""
     torch.manual_seed(setup.seed)
     model = DistributedDataParallel(nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -85,22 +85,22 @@ def different_shuffle_per_rank(setup):
 
 
 def sorted_shards(setup):
-    """Shard rows that are sorted by label."""
+    """Sort the rows by label before sharding, so that the ranks have different labels."""
     torch.manual_seed(setup.seed)
     model = DistributedDataParallel(nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = _rows()[:]
     order = y.argsort()
-    half = slice(setup.rank * 128, setup.rank * 128 + 128)
-    shard = TensorDataset(x[order][half], y[order][half])
+    rank_rows = slice(setup.rank * 128, setup.rank * 128 + 128)
+    shard = TensorDataset(x[order][rank_rows], y[order][rank_rows])
     for _ in _training_steps(model, optimizer, DataLoader(shard, batch_size=16, shuffle=True)):
         pass
 
 
-def _sharded(setup, *, wraps):
+def _shard_model(setup, *, uses_wrapper):
     torch.manual_seed(setup.seed)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    if wraps:
+    if uses_wrapper:
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
     return fully_shard(model, mesh=init_device_mesh("cpu", (setup.num_ranks,)))
 
@@ -113,7 +113,7 @@ def _train_two_epochs(model, loader):
 
 
 def fsdp_with_sampler(setup):
-    model, rows = _sharded(setup, wraps=True), _rows()
+    model, rows = _shard_model(setup, uses_wrapper=True), _rows()
     sampler = DistributedSampler(rows)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(2):
@@ -125,8 +125,10 @@ def fsdp_with_sampler(setup):
 
 
 def fully_shard_on_same_rows(setup):
-    _train_two_epochs(_sharded(setup, wraps=False), DataLoader(_rows(), 16, shuffle=True))
+    _train_two_epochs(
+        _shard_model(setup, uses_wrapper=False), DataLoader(_rows(), 16, shuffle=True)
+    )
 
 
 def fsdp_on_same_rows(setup):
-    _train_two_epochs(_sharded(setup, wraps=True), DataLoader(_rows(), 16, shuffle=True))
+    _train_two_epochs(_shard_model(setup, uses_wrapper=True), DataLoader(_rows(), 16, shuffle=True))

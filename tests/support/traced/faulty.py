@@ -1,4 +1,4 @@
-"""Programs with one common fault each, in the order of calls, the mode or the parameters."""
+"""Programs with one common fault each: wrong order of calls, wrong mode or wrong parameters."""
 
 import torch
 from torch import nn
@@ -107,20 +107,23 @@ def head_not_in_optimizer():
 
 def parameter_in_two_optimizers():
     model = net()
-    both = torch.optim.Adam(model.parameters()), torch.optim.SGD(model[4].parameters(), lr=0.1)
+    optimizers = (
+        torch.optim.Adam(model.parameters()),
+        torch.optim.SGD(model[4].parameters(), lr=0.1),
+    )
     for x, y in batches():
-        for optimizer in both:
+        for optimizer in optimizers:
             optimizer.zero_grad()
         loss_of(model, x, y).backward()
-        for optimizer in both:
+        for optimizer in optimizers:
             optimizer.step()
 
 
 def alternating_optimizers():
     model = net()
-    both = torch.optim.Adam(model.parameters()), torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizers = torch.optim.Adam(model.parameters()), torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in batches():
-        for optimizer in both:
+        for optimizer in optimizers:
             optimizer.zero_grad()
             loss_of(model, x, y).backward()
             optimizer.step()
@@ -139,8 +142,8 @@ def head_replaced():
 def head_replaced_halfway():
     model = net()
     optimizer = torch.optim.Adam(model.parameters())
-    for number, (x, y) in enumerate(batches()):
-        if number == 3:
+    for step, (x, y) in enumerate(batches()):
+        if step == 3:
             model[4] = nn.Linear(16, 3)
         optimizer.zero_grad()
         loss_of(model, x, y).backward()
@@ -196,7 +199,7 @@ def validates_in_training_mode():
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer that takes positions first, and a head for classes."""
+    """A GRU, whose first input dimension is the position (batch_first=False), and a classifier."""
 
     def __init__(self, num_features):
         super().__init__()
@@ -204,38 +207,42 @@ class Recurrent(nn.Module):
 
 
 class LastOutput(Recurrent):
+    """Passes inputs (rows, positions, features), so the GRU takes rows for positions."""
+
     def forward(self, x):
         return self.head(self.gru(x)[0][:, -1])
 
 
 class EveryOutput(Recurrent):
-    """Reads token ids, (rows, positions)."""
+    """Maps token ids (rows, positions) to logits of every position."""
 
     def __init__(self):
         super().__init__(4)
-        self.table = nn.Embedding(3, 4)
+        self.embedding = nn.Embedding(3, 4)
 
     def forward(self, ids):
-        return self.head(self.gru(self.table(ids).transpose(0, 1))[0]).transpose(0, 1)
+        return self.head(self.gru(self.embedding(ids).transpose(0, 1))[0]).transpose(0, 1)
 
 
 def takes_rows_for_positions():
-    draws = torch.Generator().manual_seed(5)
+    """Pass inputs (rows, positions, features) to a GRU that expects positions first."""
+    generator = torch.Generator().manual_seed(5)
     model = LastOutput(4)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(8):
         optimizer.zero_grad()
-        x = torch.randn(16, 6, 4, generator=draws)
-        loss_of(model, x, torch.randint(3, (16,), generator=draws)).backward()
+        x = torch.randn(16, 6, 4, generator=generator)
+        loss_of(model, x, torch.randint(3, (16,), generator=generator)).backward()
         optimizer.step()
 
 
 def returns_its_input():
-    draws = torch.Generator().manual_seed(5)
+    """Train on targets that are equal to the inputs."""
+    generator = torch.Generator().manual_seed(5)
     model = EveryOutput()
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(8):
         optimizer.zero_grad()
-        ids = torch.randint(3, (16, 6), generator=draws)
+        ids = torch.randint(3, (16, 6), generator=generator)
         F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Small correct training programs, which compute the same results under trace."""
+"""Small correct training programs, whose results must be the same with and without the tracer."""
 
 import torch
 from torch import nn
@@ -78,9 +78,9 @@ def accumulation():
     torch.manual_seed(0)
     model = net()
     optimizer = torch.optim.RMSprop(model.parameters())
-    for number, (x, y) in enumerate(DataLoader(rows(192), batch_size=16)):
+    for index, (x, y) in enumerate(DataLoader(rows(192), batch_size=16)):
         (F.cross_entropy(model(x), y) / 4).backward()
-        if number % 4 == 3:
+        if index % 4 == 3:
             optimizer.step()
             for parameter in model.parameters():  # some programs clear gradients this way
                 parameter.grad = None
@@ -177,21 +177,21 @@ def frozen_statistics():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for x, y in DataLoader(rows(), batch_size=16):
         with torch.no_grad():
-            guess = model(x).argmax(-1)  # pseudo labels, as in self-training
+            pseudo_labels = model(x).argmax(-1)  # as in self-training
         optimizer.zero_grad()
-        F.cross_entropy(model(x), torch.where(y == 0, guess, y)).backward()
+        F.cross_entropy(model(x), torch.where(y == 0, pseudo_labels, y)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # without effect
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # after the step: without effect
     return [model]
 
 
-def _of_benchmark(name):
+def _benchmark_program(name):
     return lambda: benchmark.PROGRAMS[name](STEPS, lambda: None)
 
 
 HEALTHY = {
-    **{name: _of_benchmark(name) for name in benchmark.PROGRAMS},
+    **{name: _benchmark_program(name) for name in benchmark.PROGRAMS},
     "validation": with_validation,
     "bfloat16": mixed_precision,
     "scaler that skips": scaled_losses,

@@ -19,7 +19,7 @@ from tests.support.traced.healthy import net, rows
 
 
 class RandomDataset(Dataset):
-    """Rows with random values from ``draw(generator, index)``."""
+    """24 rows, whose values are drawn by ``draw(generator, index)``."""
 
     def __init__(self, generator, draw):
         self.generator, self.draw = generator, draw
@@ -55,7 +55,7 @@ def _seeded_by_row(generator, index):
 
 
 def draws_from(kind, draw=_draw, workers=2, **options):
-    """Return a program whose workers use a random generator of the given kind."""
+    """Return a program whose loader workers use a random generator of the given kind."""
 
     def program():
         generator = {
@@ -74,7 +74,7 @@ _NOISE = np.random.default_rng(1)
 
 
 class Noisy:
-    """Collate function that adds noise from a global generator of the module."""
+    """Collate function that adds noise from this module's global generator."""
 
     def __call__(self, rows):
         x, y = zip(*rows, strict=True)
@@ -86,7 +86,7 @@ class Noisy:
 
 
 def module_generator():
-    """Use a global generator of the module in the collate function."""
+    """Use the global generator in the collate function."""
     draws_from("torch", lambda _, index: index / 24, collate_fn=Noisy())()
 
 
@@ -101,7 +101,7 @@ def module_generator_seeded_per_worker():
 
 
 def table_drawn_once():
-    """Draw one table for all rows, which must be equal in all workers."""
+    """Draw a table of all rows at the first access. It must be equal in all workers."""
 
     def draw(generator, index):
         if not hasattr(draw, "table"):
@@ -112,7 +112,7 @@ def table_drawn_once():
 
 
 def reseeded_per_worker():
-    """Seed the copy of each worker with the seed that torch assigns to the worker."""
+    """In each worker, seed the copy of the generator with the worker's seed."""
 
     def seed(_):
         info = torch.utils.data.get_worker_info()
@@ -167,13 +167,13 @@ def one_batch_per_epoch():
     _train(loader, epochs=4, after_epoch=lambda: generator.manual_seed(0))
 
 
-def scheduled(make, steps=64, per_epoch=False, epochs=4):
+def scheduled(make_scheduler, steps=64, per_epoch=False, epochs=4):
     """Return a program whose scheduler steps after each batch or after each epoch."""
 
     def program():
         model = nn.Linear(8, 3)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        scheduler = make(optimizer)
+        scheduler = make_scheduler(optimizer)
         data = rows(steps // epochs * 4)
         for _ in range(epochs):
             for x, y in DataLoader(data, batch_size=4, shuffle=True):
@@ -190,10 +190,10 @@ def scheduled(make, steps=64, per_epoch=False, epochs=4):
     return program
 
 
-def _warm_then_cosine(optimizer):
-    warm = schedules.LinearLR(optimizer, 0.01, total_iters=4)
+def _warmup_then_cosine(optimizer):
+    warmup = schedules.LinearLR(optimizer, 0.01, total_iters=4)
     return schedules.SequentialLR(
-        optimizer, [warm, schedules.CosineAnnealingLR(optimizer, 60)], milestones=[4]
+        optimizer, [warmup, schedules.CosineAnnealingLR(optimizer, 60)], milestones=[4]
     )
 
 
@@ -203,7 +203,7 @@ CORRECT_SCHEDULES = {
     "reduce on plateau": lambda o: schedules.ReduceLROnPlateau(o, patience=3),
     "cosine over batches": lambda o: schedules.CosineAnnealingLR(o, 64),
     "warmup of a few batches": lambda o: schedules.LinearLR(o, 0.1, total_iters=4),
-    "warmup, then cosine": _warm_then_cosine,
+    "warmup, then cosine": _warmup_then_cosine,
     "step decay in batches": lambda o: schedules.StepLR(o, 20, gamma=0.1),
     "milestones in batches": lambda o: schedules.MultiStepLR(o, [32, 48]),
     "inverse root": lambda o: schedules.LambdaLR(
@@ -215,7 +215,7 @@ CORRECT_SCHEDULES = {
 }
 
 
-def _train_part(model, optimizer, steps=12, scheduler=None, data=None):
+def _train_phase(model, optimizer, steps=12, scheduler=None, data=None):
     data = data or DataLoader(rows(12 * steps), batch_size=12)
     for x, y in data:
         optimizer.zero_grad()
@@ -227,70 +227,70 @@ def _train_part(model, optimizer, steps=12, scheduler=None, data=None):
 
 def second_phase_with_another_rate():
     model = net()
-    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
-    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+    _train_phase(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    _train_phase(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
 
 
 def second_phase_of_more_parameters():
     model = net()
     for parameter in model[0].parameters():
         parameter.requires_grad_(False)
-    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    _train_phase(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
     for parameter in model[0].parameters():
         parameter.requires_grad_(True)
-    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    _train_phase(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
 
 
 def second_phase_on_other_rows():
     model = net()
-    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
-    other = DataLoader(rows(60), batch_size=5, shuffle=True)
-    _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=other)
+    _train_phase(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    other_data = DataLoader(rows(60), batch_size=5, shuffle=True)
+    _train_phase(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=other_data)
 
 
-def without_a_state():
+def optimizer_without_state():
     model = net()
-    _train_part(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    _train_part(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    _train_phase(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    _train_phase(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def three_folds():
     for _ in range(3):
         model = net()
-        _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+        _train_phase(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
 
 
 def finished_cosine_cycle():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(2):
-        _train_part(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 12))
+        _train_phase(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 12))
 
 
 def resumed_with_its_state():
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    _train_part(model, optimizer)
+    _train_phase(model, optimizer)
     new_optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     new_optimizer.load_state_dict(optimizer.state_dict())
-    _train_part(model, new_optimizer)
+    _train_phase(model, new_optimizer)
 
 
 def scheduler_with_last_epoch():
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    _train_part(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 40))
+    _train_phase(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 40))
     new_optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     new_optimizer.load_state_dict(optimizer.state_dict())
     scheduler = schedules.CosineAnnealingLR(new_optimizer, 40, last_epoch=11)
-    _train_part(model, new_optimizer, scheduler=scheduler)
+    _train_phase(model, new_optimizer, scheduler=scheduler)
 
 
 CORRECT_RESUMES = (
     second_phase_with_another_rate,
     second_phase_of_more_parameters,
     second_phase_on_other_rows,
-    without_a_state,
+    optimizer_without_state,
     three_folds,
     finished_cosine_cycle,
     resumed_with_its_state,
@@ -299,44 +299,44 @@ CORRECT_RESUMES = (
 
 
 def new_optimizer_without_state():
-    """Continue with a new optimizer that has the same settings and no state."""
+    """Continue with a new optimizer, which has the same settings but no state."""
     model = net()
     data = DataLoader(rows(144), batch_size=12, shuffle=True)
     for _ in range(2):
-        _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=data)
+        _train_phase(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=data)
 
 
 def scheduler_state_lost():
-    """Load the state of the optimizer, but not that of the scheduler."""
+    """Load the state of the optimizer, but not the state of the scheduler."""
     model = net()
     data = DataLoader(rows(144), batch_size=12, shuffle=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    _train_part(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 40), data=data)
+    _train_phase(model, optimizer, scheduler=schedules.CosineAnnealingLR(optimizer, 40), data=data)
     state = optimizer.state_dict()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = schedules.CosineAnnealingLR(optimizer, 40)
     optimizer.load_state_dict(state)
-    _train_part(model, optimizer, scheduler=scheduler, data=data)
+    _train_phase(model, optimizer, scheduler=scheduler, data=data)
 
 
 def new_optimizer_in_every_epoch():
     model = net()
     data = DataLoader(rows(72), batch_size=12, shuffle=True)
     for _ in range(4):
-        _train_part(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=data)
+        _train_phase(model, torch.optim.AdamW(model.parameters(), lr=1e-3), data=data)
 
 
 def only_the_body_is_loaded():
-    """Load the body of a network that has a different head."""
+    """Load only the body of a pretrained network, because the head differs."""
     teacher, model = net(), nn.Sequential(*net()[:-1], nn.Linear(16, 7))
     state = {k: v for k, v in teacher.state_dict().items() if not k.startswith("4.")}
     model.load_state_dict(state, strict=False)
-    _train_part(model, torch.optim.AdamW(model.parameters()), steps=4)
+    _train_phase(model, torch.optim.AdamW(model.parameters()), steps=4)
 
 
-def with_a_prefix():
-    """Load the state of a wrapped network, whose keys have a prefix."""
+def state_keys_with_prefix():
+    """Load the state of a wrapped network. Its keys have a prefix, so no parameter is loaded."""
     model = net()
     state = {f"module.{k}": v for k, v in net().state_dict().items()}
     model.load_state_dict(state, strict=False)
-    _train_part(model, torch.optim.AdamW(model.parameters()), steps=4)
+    _train_phase(model, torch.optim.AdamW(model.parameters()), steps=4)

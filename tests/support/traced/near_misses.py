@@ -1,4 +1,4 @@
-"""Correct programs that resemble faults of data, tokens or losses."""
+"""Correct programs that resemble programs with faults of data, tokens or losses."""
 
 import torch
 from torch import nn
@@ -10,9 +10,10 @@ from sluice.bench.tracer.data import BOS, PAD, VOCAB_SIZE, digits, sentences, ta
 from sluice.bench.tracer.nets import LanguageModel, classifier
 
 
-def _images(num=384):
+def _images(num_train=384):
+    """Return ``num_train`` training images and all held-out images."""
     train, held_out = digits("mlp", 1)
-    return TensorDataset(*(t[:num] for t in train.tensors)), held_out
+    return TensorDataset(*(t[:num_train] for t in train.tensors)), held_out
 
 
 def _step(optimizer, loss):
@@ -45,15 +46,15 @@ def gan_without_a_loader():
     discriminator = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
     generator_optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4)
     discriminator_optimizer = torch.optim.Adam(discriminator.parameters(), lr=2e-4)
-    score = nn.BCEWithLogitsLoss()
+    loss_of = nn.BCEWithLogitsLoss()
     for real in _images()[0].tensors[0].split(32):
         fake = generator(torch.randn(32, 8))
         discriminator_optimizer.zero_grad()
-        score(discriminator(real), torch.ones(32, 1)).backward()
-        score(discriminator(fake.detach()), torch.zeros(32, 1)).backward()
+        loss_of(discriminator(real), torch.ones(32, 1)).backward()
+        loss_of(discriminator(fake.detach()), torch.zeros(32, 1)).backward()
         discriminator_optimizer.step()
         generator_optimizer.zero_grad()
-        score(discriminator(fake), torch.ones(32, 1)).backward()
+        loss_of(discriminator(fake), torch.ones(32, 1)).backward()
         generator_optimizer.step()
 
 
@@ -131,7 +132,7 @@ def training_accuracy_and_validation():
 
 def predicts_all_rows_at_the_end():
     torch.manual_seed(0)
-    x, y = (torch.cat(both) for both in zip(*(d.tensors for d in _images()), strict=True))
+    x, y = (torch.cat(tensors) for tensors in zip(*(d.tensors for d in _images()), strict=True))
     model = classifier("mlp")
     optimizer = torch.optim.Adam(model.parameters())
     for rows in torch.randperm(384).split(32):
@@ -142,14 +143,14 @@ def predicts_all_rows_at_the_end():
 
 def predicts_training_rows_then_new_rows():
     torch.manual_seed(0)
-    (x, y), (new, _) = (d.tensors for d in _images())
+    (x, y), (new_x, _) = (d.tensors for d in _images())
     model = classifier("mlp")
     optimizer = torch.optim.Adam(model.parameters())
     for rows in torch.randint(len(x), (24, 32)):  # some rows are never sampled
         _step(optimizer, F.cross_entropy(model(x[rows]), y[rows]))
     with torch.no_grad():
-        centre = model(x).mean(0)
-        (model(new) - centre).norm(dim=1)
+        mean_output = model(x).mean(0)
+        (model(new_x) - mean_output).norm(dim=1)
 
 
 def raw_pixels():
@@ -257,24 +258,24 @@ def contrastive_views():
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(4):
         for x, _ in DataLoader(_images()[0], batch_size=32, shuffle=True, drop_last=True):
-            one = F.normalize(model(x + 0.05 * torch.randn_like(x)), dim=1)
-            other = F.normalize(model(x + 0.05 * torch.randn_like(x)), dim=1)
-            logits = one @ other.T / 0.2
+            first_view = F.normalize(model(x + 0.05 * torch.randn_like(x)), dim=1)
+            second_view = F.normalize(model(x + 0.05 * torch.randn_like(x)), dim=1)
+            logits = first_view @ second_view.T / 0.2
             _step(optimizer, F.cross_entropy(logits, torch.arange(len(x))))
 
 
 def two_folds():
-    """Validation rows of one fold are training rows of the next fold."""
+    """The validation rows of one fold are the training rows of the next fold, for a new model."""
     torch.manual_seed(0)
     (x, y), _ = (d.tensors for d in _images())
     folds = torch.randperm(len(x)).chunk(2)
-    for held, learned in (folds, folds[::-1]):
+    for val_rows, train_rows in (folds, folds[::-1]):
         model = classifier("mlp")
         optimizer = torch.optim.Adam(model.parameters())
-        for rows in learned.split(32):
+        for rows in train_rows.split(32):
             _step(optimizer, F.cross_entropy(model(x[rows]), y[rows]))
         with torch.no_grad():
-            F.cross_entropy(model(x[held]), y[held])
+            F.cross_entropy(model(x[val_rows]), y[val_rows])
 
 
 def noise_on_training_rows():
@@ -293,7 +294,7 @@ def noise_on_training_rows():
 
 
 def imputes_missing_values():
-    class Filling(nn.Module):
+    class ImputingModel(nn.Module):
         def __init__(self):
             super().__init__()
             self.body = nn.Linear(24, 1)
@@ -304,7 +305,7 @@ def imputes_missing_values():
 
     torch.manual_seed(0)
     train, _ = table(0, rows=512)
-    model = Filling()
+    model = ImputingModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for x, y in DataLoader(train, batch_size=32):
         x[::5, 3] = torch.nan

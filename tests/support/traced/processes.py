@@ -1,4 +1,4 @@
-"""Runs a function in several processes of a fork server."""
+"""Runs a function in several processes that a fork server starts."""
 
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import get_context
@@ -12,13 +12,14 @@ def run_processes(
     preloaded: Sequence[str],
     limit_s: float,
 ) -> list[int | None]:
-    """Run one process for each tuple of arguments; return the exit codes.
+    """Run one process for each tuple of arguments; return the exit codes, in this order.
 
     Args:
         target: Importable function.
         arguments: Arguments of each process.
-        preloaded: Modules that are imported only once.
-        limit_s: Time limit of each process; its exit code is then None, and it is killed [s].
+        preloaded: Modules that the fork server imports once, before it forks.
+        limit_s: Time limit of each process [s]. A process that takes longer is killed, and its exit
+            code is None.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(list(preloaded))
@@ -27,9 +28,9 @@ def run_processes(
         process.start()
     for process in processes:
         process.join(limit_s)
-    codes = [process.exitcode for process in processes]
+    exit_codes = [process.exitcode for process in processes]
     for process in processes:
         if process.is_alive():
             process.kill()
             process.join()
-    return codes
+    return exit_codes

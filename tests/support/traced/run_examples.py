@@ -20,30 +20,30 @@ def run_example(program: Path, traces: Path, *, ranks: int) -> None:
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder) / f"rank {rank}" for rank in range(ranks)]
-        codes = run_processes(
-            _run,
+        exit_codes = run_processes(
+            _run_rank,
             [(program, traces, rank, ranks, port, log) for rank, log in enumerate(logs)],
             preloaded=_PRELOADED,
             limit_s=_LIMIT_S,
         )
-        texts = [log.read_text() if log.exists() else "it did not start" for log in logs]
-    assert codes == [0] * ranks, f"exit codes {codes}\n" + "\n".join(texts)
+        log_texts = [log.read_text() if log.exists() else "did not start" for log in logs]
+    assert exit_codes == [0] * ranks, f"exit codes {exit_codes}\n" + "\n".join(log_texts)
 
 
 def _free_port() -> int:
-    """Return a port outside of the range of clients, so that it stays free until rank 0 binds."""
-    first = 20_000 + 16 * (os.getpid() % 500)
-    for port in range(first, first + 16):
-        with socket.socket() as free, contextlib.suppress(OSError):
-            free.bind(("127.0.0.1", port))
+    """Return a free port below the ephemeral ports, which stays free until rank 0 binds it."""
+    first_port = 20_000 + 16 * (os.getpid() % 500)
+    for port in range(first_port, first_port + 16):
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
             return port
-    raise OSError(f"no port from {first} to {first + 15} is free")
+    raise OSError(f"no port from {first_port} to {first_port + 15} is free")
 
 
-def _run(program: Path, traces: Path, rank: int, ranks: int, port: int, log: Path) -> None:
-    errors = log.open("w")
-    os.dup2(errors.fileno(), 2)
-    faulthandler.dump_traceback_later(_LIMIT_S - 5, exit=True, file=errors)
+def _run_rank(program: Path, traces: Path, rank: int, ranks: int, port: int, log: Path) -> None:
+    log_file = log.open("w")
+    os.dup2(log_file.fileno(), 2)
+    faulthandler.dump_traceback_later(_LIMIT_S - 5, exit=True, file=log_file)
     import torch
 
     from sluice.trace.attach import traced

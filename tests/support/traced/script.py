@@ -1,4 +1,4 @@
-"""A training script, started as ``python script.py MODE``."""
+"""A training script, which tests start as ``python script.py MODE``."""
 
 import hashlib
 import os
@@ -36,18 +36,18 @@ def train(steps):
 if MODE == "full":  # limits the size of all files that are written after this line
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
 if MODE == "no optimizer":
-    lone = nn.Linear(8, 2)
+    layer = nn.Linear(8, 2)
     for _ in range(4):
-        (slope,) = torch.autograd.grad(lone(torch.randn(4, 8)).square().sum(), [lone.weight])
-    print(slope.sum().item())
+        (gradient,) = torch.autograd.grad(layer(torch.randn(4, 8)).square().sum(), [layer.weight])
+    print(gradient.sum().item())
     sys.exit(2)
 if MODE == "signals":
 
-    def leave(number, _):
+    def exit_with_9(number, _):
         print("leaving after", signal.Signals(number).name, flush=True)
         sys.exit(9)
 
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, exit_with_9)
 if MODE == "much to say":
     for _ in range(256):
         sys.stdout.write("x" * 1024 * 1024)

@@ -1,4 +1,4 @@
-"""Building blocks for small traced programs, and views of the findings of their traces."""
+"""Building blocks for small traced programs, and functions that summarize findings."""
 
 import torch
 from torch import nn
@@ -14,32 +14,32 @@ def found_faults(trace):
 
 
 def fault_severities(trace):
-    """Return (fault, severity) of every finding as a set."""
+    """Return the set of (fault, severity) of all findings."""
     return set(found_faults(trace))
 
 
 def root_findings(trace):
-    """Return the root causes, without their consequences."""
+    """Return the findings that are root causes, without their consequences."""
     return [d.finding for d in diagnose(judge(trace))]
 
 
 def root_causes(trace):
-    """Return (fault, severity, step) of every root cause."""
+    """Return the set of (fault, severity, step) of all root causes."""
     return {(f.fault, f.severity, f.step) for f in root_findings(trace)}
 
 
 def root_fault_steps(trace):
-    """Return (fault, step) of every root cause."""
+    """Return the set of (fault, step) of all root causes."""
     return {(f.fault, f.step) for f in root_findings(trace)}
 
 
 def root_faults(trace):
-    """Return the fault of every root cause."""
+    """Return the set of faults of all root causes."""
     return {f.fault for f in root_findings(trace)}
 
 
 def train_step(optimizer, loss):
-    """Make one optimizer step on a loss."""
+    """Compute the gradients of a loss, and make one optimizer step."""
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -55,9 +55,9 @@ def random_rows(rows, columns=6, seed=1):
     return torch.randn(rows, columns, generator=seeded_generator(seed))
 
 
-def labeled_rows(num, columns=8, seed=0):
+def labeled_rows(num_rows, columns=8, seed=0):
     """Return random rows, and labels that depend on the first three columns."""
-    x = random_rows(num, columns, seed)
+    x = random_rows(num_rows, columns, seed)
     return x, x[:, :3].argmax(1)
 
 
@@ -79,14 +79,14 @@ def classifier(columns=6, outputs=3):
 
 
 def tanh_classifier(outputs=3):
-    """Return a network with six inputs, without dropout."""
+    """Return a network with six inputs and without dropout."""
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, outputs))
 
 
 def train_on_batches(
     model, optimizer, batch, steps, *, loss_of=F.cross_entropy, before_step=lambda _: None
 ):
-    """Make steps on random batches; call ``before_step`` with the index of a step before it."""
+    """Make optimizer steps on batches; before each step, call ``before_step`` with its index."""
     for step in range(steps):
         before_step(step)
         x, y = batch()

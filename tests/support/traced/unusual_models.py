@@ -1,4 +1,4 @@
-"""Correct programs that resemble faults of structure or numerics."""
+"""Correct programs that resemble programs with faults of structure or numerics."""
 
 import copy
 
@@ -42,7 +42,7 @@ class Pooled(nn.Module):
 
 
 class Quantized(nn.Module):
-    """Straight-through estimator: detaches the rounding difference."""
+    """Straight-through estimator: rounds, and detaches the rounding difference."""
 
     def __init__(self):
         super().__init__()
@@ -54,7 +54,7 @@ class Quantized(nn.Module):
 
 
 class TeacherStudent(nn.Module):
-    """Updates a teacher as a moving average, although the optimizer contains the teacher."""
+    """Updates a teacher as a moving average. The optimizer contains the teacher, too."""
 
     def __init__(self):
         super().__init__()
@@ -64,14 +64,15 @@ class TeacherStudent(nn.Module):
 
     def forward(self, x):
         with torch.no_grad():
-            for a, b in zip(self.student.parameters(), self.teacher.parameters(), strict=True):
-                b.lerp_(a, 0.01)
+            pairs = zip(self.student.parameters(), self.teacher.parameters(), strict=True)
+            for student_parameter, teacher_parameter in pairs:
+                teacher_parameter.lerp_(student_parameter, 0.01)
             targets = self.teacher(x) + self.hidden[0](x)
         return self.student(x) - 0.01 * targets.softmax(-1)
 
 
 class ZeroBranches(nn.Module):
-    """Residual branches that are initialized to zero, by their last layer or a modulation."""
+    """Residual branches with outputs of zero at the start, by a last layer, modulation or gate."""
 
     def __init__(self):
         super().__init__()
@@ -113,7 +114,7 @@ class Adapted(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each row selects one of three experts; the last one is never selected."""
+    """Each row selects one of three experts. The last expert is never selected."""
 
     def __init__(self):
         super().__init__()
@@ -123,13 +124,13 @@ class Experts(nn.Module):
         self.gate.bias.data[2] = -100.0
 
     def forward(self, x):
-        shares = self.gate(x).softmax(-1)
-        chosen = shares.argmax(-1)
+        gate_weights = self.gate(x).softmax(-1)
+        expert_numbers = gate_weights.argmax(-1)
         outputs = torch.zeros(len(x), 3)
         for number, expert in enumerate(self.experts):
-            selected = chosen == number
+            selected = expert_numbers == number
             if selected.any():
-                outputs[selected] = expert(x[selected]) * shares[selected, number, None]
+                outputs[selected] = expert(x[selected]) * gate_weights[selected, number, None]
         return outputs
 
 
@@ -152,7 +153,7 @@ def frozen_backbone():
 
 
 class Tagger(nn.Module):
-    """Bidirectional encoder that classifies each token and does not predict the next one."""
+    """Bidirectional encoder that classifies each token and does not predict the next token."""
 
     def __init__(self):
         super().__init__()

@@ -157,16 +157,21 @@ def test_an_instance_with_settings_of_every_kind_passes():
 
 def test_an_instance_that_its_settings_do_not_define_is_rejected():
     with pytest.raises(SettingsError, match="differ: rows"):
-        check(awkward.OwnConstructor(rows=50))
+        check(awkward.CustomConstructor(rows=50))
 
 
 @pytest.mark.parametrize(
     ("name", "check_name", "expected_texts"),
     [
         ("CallsExit", "data_loads", ["SystemExit: no credentials", "CallsExit.load_rows"]),
-        pytest.param("RaisesSilently", "data_loads", ["SilentError"], marks=pytest.mark.exhaustive),
         pytest.param(
-            "RaisesAtLength",
+            "RaisesUnprintableError",
+            "data_loads",
+            ["UnprintableError"],
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            "RaisesLongMessage",
             "features_are_valid",
             ["ValueError: xxx"],
             marks=pytest.mark.exhaustive,
@@ -204,7 +209,7 @@ def test_earlier_results_are_kept_if_data_cannot_be_loaded_again(gate, tmp_path,
 
 def test_error_class_of_the_user_keeps_its_summary_and_fix(capsys):
     """With --json the standard output is valid JSON."""
-    assert run_command(["poc", f"{MODULE}:RaisesOwnError", "--json"]) == 1
+    assert run_command(["poc", f"{MODULE}:RaisesUserDefinedError", "--json"]) == 1
 
     report = json.loads(capsys.readouterr().out)
     failed = next(r for r in report["results"] if r["outcome"] == "fail")
@@ -235,6 +240,6 @@ def test_output_does_not_reach_the_log_if_the_streams_are_closed(tmp_path):
 @pytest.mark.exhaustive
 def test_failed_gate_raises_gate_blocked_and_not_the_users_error():
     with pytest.raises(GateBlocked) as blocked:
-        check(awkward.RaisesOwnError, level="minimum")
+        check(awkward.RaisesUserDefinedError, level="minimum")
 
     assert not isinstance(blocked.value, ContractError)

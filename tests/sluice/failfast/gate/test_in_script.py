@@ -80,7 +80,7 @@ def test_a_faulty_script_ends_before_its_training_with_the_reason(tmp_path):
             for more in (
                 ("FrozenBody", "gradients_reach_all_parameters", "body.0.weight"),
                 ("ShuffledLabels", "targets_depend_on_features", "features"),
-                ("OutOfRange", "gradients_reach_all_parameters", "digits_cnn.py"),
+                ("LabelOutOfRange", "gradients_reach_all_parameters", "digits_cnn.py"),
             )
         ),
     ],

@@ -102,7 +102,7 @@ def test_summary_mentions_a_loss_close_to_that_of_the_constant_output(last, is_d
 
 
 def test_a_loss_with_the_wrong_sign_fails(check):
-    finding = check(planted.LossUpsideDown(), rate=1e-2)
+    finding = check(planted.NegatedLoss(), rate=1e-2)
 
     assert finding.outcome == "fail"
     assert finding.numbers["relative_fall"] < 0

@@ -57,7 +57,7 @@ def test_a_new_optimizer_in_every_epoch_needs_confirmation(trace_of):
 
 
 def test_a_checkpoint_whose_keys_have_a_prefix_is_reported_as_not_loaded(trace_of):
-    assert fault_severity_steps(trace_of(programs.with_a_prefix)) == [
+    assert fault_severity_steps(trace_of(programs.state_keys_with_prefix)) == [
         ("checkpoint not loaded", "error", 1)
     ]
 
@@ -68,7 +68,7 @@ def test_loading_a_body_without_its_head_is_intentional(trace_of):
 
 def judge_selection(trace_of, losses, saved, path="best.pt", loads=()):
     """Return the findings for evaluations every ten steps, of which some are saved."""
-    trace = trace_of(programs.without_a_state)
+    trace = trace_of(programs.optimizer_without_state)
     facts = {"network": 0, "loader": 1, "kind": "cross_entropy", "num_calls": 3}
     steps = range(10, 10 * len(losses) + 1, 10)
     return BEST_CHECKPOINT_STALE(

@@ -14,8 +14,8 @@ from tests.support.traced.small_programs import random_rows, train_step
 @pytest.mark.parametrize(
     ("program", "norm", "warns"),
     [
-        (programs.without_a_state, 500.0, True),
-        (programs.without_a_state, 5.0, False),
+        (programs.optimizer_without_state, 500.0, True),
+        (programs.optimizer_without_state, 5.0, False),
         (programs.resumed_with_its_state, 500.0, False),
     ],
     ids=["SGD, far above", "SGD, near", "AdamW, far above"],

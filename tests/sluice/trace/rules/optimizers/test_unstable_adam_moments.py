@@ -36,7 +36,7 @@ def find_unstable_moments(trace, norms):
 
 
 def test_a_moment_that_grows_five_times_in_a_row_is_a_warning(trace_of):
-    trace = trace_of(programs.without_a_state)
+    trace = trace_of(programs.optimizer_without_state)
     stable_norms = [1.0, 1.2, 0.9, 1.1] * 10
     (found,) = find_unstable_moments(trace, [*stable_norms, *(1.1 * 1.8**i for i in range(1, 7))])
 
