@@ -25,7 +25,7 @@ class Attributes(BaseModel):
 
     @classmethod
     def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the schema of the settings. A file with a base file requires only the name."""
+        """Return the schema of the settings. With ``based_on``, only the name is required."""
         schema = PipelineSettings.model_json_schema(*args, **kwargs)
         based_on = {
             "type": "string",
@@ -60,7 +60,7 @@ class ModelPipeline(dg.Component):
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """Read the attributes, merged with the file that they are based on."""
+        """Read the attributes and merge them with those of the file that they are based on."""
         assert isinstance(attributes, Attributes)
         file = context.path / "defs.yaml"  # context.path is the folder
         merged_attributes = resolve_base(

@@ -1,6 +1,6 @@
 """The services of ``sluice dev``: Dagster's web server behind ``UiGuard``, daemon, code server.
 
-``dagster dev`` starts the same three, but without a way to filter requests to the web server.
+``dagster dev`` starts the same three services, but cannot filter requests to the web server.
 """
 
 import argparse
@@ -35,15 +35,15 @@ from sluice.pipelines.ui_guard import UiGuard
 LOOPBACK = "127.0.0.1"
 _LOG_LEVEL = "warning"
 _POLL_MS = 2000
-"""Interval at which a page of the UI polls for changes, as with ``dagster dev`` [ms]."""
+"""Interval at which a page of the UI polls for changes [ms]; equal to that of ``dagster dev``."""
 
 _DAEMON_STOP_TIMEOUT_S = 60.0
 """Maximum wait for the end of the daemon [s]."""
 
 _UI_STOP_TIMEOUT_S = 3
-"""Maximum wait for open requests at shutdown [s]. A subscription is open as long as its page is."""
+"""Maximum wait for open requests at shutdown [s]. Each open page of the UI has such a request."""
 
-# Dagster's defaults for its web server. SQLite does not use them.
+# The next three values are Dagster's defaults for its web server. They do not affect SQLite.
 _STATEMENT_TIMEOUT_MS = 15_000
 """Maximum duration of a database statement of the web server [ms]."""
 _POOL_RECYCLE_S = 3600
@@ -53,7 +53,7 @@ _POOL_OVERFLOW = 20
 
 
 def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
-    """Serve until SIGINT or SIGTERM, or until the daemon ends.
+    """Serve the UI until SIGINT or SIGTERM, or until the daemon ends.
 
     Args:
         port: Port of the UI on 127.0.0.1.
@@ -98,12 +98,13 @@ def _safe_python_path() -> Iterator[Path]:
     """Keep the working folder off ``sys.path`` of Dagster's processes; yield an empty folder.
 
     A module in the working folder could replace one of the standard library, and a state folder may
-    have been downloaded with untrusted files. Three properties of Dagster require a remedy:
+    have been downloaded with untrusted files. Three properties of Dagster are compensated:
 
-    - It starts Python without ``-P``. The variable PYTHONSAFEPATH has the same effect.
-    - It searches a configurable folder first while it loads the pipelines. The callers pass the
-      empty folder.
-    - While it loads them, it removes the first folder of ``sys.path``. This is the empty folder.
+    - Dagster starts Python without ``-P``. The variable PYTHONSAFEPATH has the same effect.
+    - Dagster first searches a folder that its caller chooses, while it loads the pipelines. The
+      callers of this function choose the empty folder.
+    - Dagster removes the first folder of ``sys.path`` while it loads the pipelines. PYTHONPATH
+      therefore begins with the empty folder.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-dev-") as folder:
         paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -131,9 +132,10 @@ def _run_code_server(instance: dg.DagsterInstance, empty_folder: Path) -> Iterat
 def _run_daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the daemon, which runs schedules and sensors; stop it on exit.
 
-    The daemon finds the instance by DAGSTER_HOME, not by arguments. These could contain database
-    passwords, and all users of the machine can read them. The working folder is empty, because the
-    daemon would read variables such as LD_PRELOAD from a ``.env`` file there.
+    The daemon finds the instance by DAGSTER_HOME. Command-line arguments are not used, because they
+    could contain database passwords, and all users of the machine can read them. The working folder
+    of the daemon is empty, because the daemon reads variables such as LD_PRELOAD from a ``.env``
+    file there.
     """
     read_end, write_end = get_ipc_shutdown_pipe()
     process = open_ipc_subprocess(
@@ -168,14 +170,14 @@ def _stop_after_daemon(server: uvicorn.Server, daemon: "subprocess.Popen[bytes]"
 
 
 def main() -> None:
-    """Serve: ``dev_services PORT [TRUSTED_HOST ...]``."""
+    """Serve the UI. Usage: ``dev_services PORT [TRUSTED_HOST ...]``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int)
     parser.add_argument("trusted_hosts", nargs="*")
     arguments = parser.parse_args()
     os.environ["DAGSTER_IS_DEV_CLI"] = "1"
-    # uvicorn raises the signal again after its shutdown. As a KeyboardInterrupt, it exits the
-    # context managers of ``serve``, which stop the daemon.
+    # SIGTERM raises KeyboardInterrupt, so that the context managers of ``serve`` stop the daemon.
+    # uvicorn catches the signal first, and sends it again after its own shutdown.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         serve(port=arguments.port, trusted_hosts=arguments.trusted_hosts)

@@ -1,7 +1,7 @@
 """Prometheus metrics of pipelines, rollouts and alerts, collected on each scrape.
 
-All values are read from the registry, Dagster's run history and the file of alerts; no counter is
-kept here that a restart would lose.
+All values are read from the registry, Dagster's run history and the file of alerts, so a restart
+does not reset any counter.
 """
 
 import threading
@@ -24,7 +24,7 @@ from sluice.rollout.state import RolloutPhase
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _CACHE_S = 5.0
-"""Time for which a scrape is cached, because it reads the registry and Dagster's databases [s]."""
+"""Time for which the metrics are cached [s]. Each scrape would read several databases."""
 
 _JOBS = ("training", "search", "promotion", "registry_verification")
 """Jobs whose runs are counted; the name of the pipeline precedes each of these names."""
@@ -73,10 +73,11 @@ class _LedgerCollector(Collector):
                 self._home.registry_url, clock=lambda: datetime.now(UTC), create=False
             ) as ledger:
                 models = ledger.models()
-                for model in models:  # first, because _add_model raises for a damaged registry
+                # First the findings: _add_model_metrics raises an error for a damaged registry.
+                for model in models:
                     findings.add_metric((model,), len(ledger.production_findings(model)))
                 for model in models:
-                    _add_model(families, ledger, model)
+                    _add_model_metrics(families, ledger, model)
         except SluiceError:
             up.add_metric((), 0)
             yield up
@@ -129,7 +130,7 @@ def _ledger_families() -> dict[str, Metric]:
     return families
 
 
-def _add_model(families: dict[str, Metric], ledger: RolloutLedger, model: str) -> None:
+def _add_model_metrics(families: dict[str, Metric], ledger: RolloutLedger, model: str) -> None:
     def add(name: str, value: float, *labels: str) -> None:
         family = families[name]
         assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
@@ -145,12 +146,12 @@ def _add_model(families: dict[str, Metric], ledger: RolloutLedger, model: str) -
         add("production_moves", sum(move.action == action for move in moves), action)
     if moves:
         add("production_since_timestamp_seconds", moves[-1].at.timestamp())
-    ends = Counter(
+    num_rollouts_by_phase = Counter(
         ledger.rollout_transitions(rollout_id)[-1].rollout.phase
         for rollout_id in ledger.rollout_ids(model)
     )
     for phase in ("promoted", "rolled_back"):
-        add("rollout_ends", ends[phase], phase)
+        add("rollout_ends", num_rollouts_by_phase[phase], phase)
     rollout = ledger.rollout(model)
     if rollout is None:
         return

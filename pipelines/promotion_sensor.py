@@ -1,4 +1,4 @@
-"""The promotion sensor: starts the job that acts on a verdict."""
+"""The promotion sensor: starts the rollout or promotion of a candidate with verdict PROMOTE."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,8 +19,8 @@ from sluice.rollout.state import Rollout
 from sluice.rollout_control.controller import live_servers
 
 START_RETRY_S = 600
-"""Interval at which the run key changes [s]. A run key starts one run only, so a failed start is
-repeated with the next key."""
+"""Interval at which the run key changes [s]. Dagster starts one run for a run key, so a failed run
+is repeated with the next key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class ModelStatus:
     """Number of servers that serve the model now."""
 
     at: datetime
+    """Time of this status."""
 
 
 def read_model_status(ledger: RolloutLedger, model: str, *, now: datetime) -> ModelStatus:
@@ -173,7 +174,7 @@ def request_promotion(
         return dg.SkipReason(obstacle)
     asset = PRODUCTION_MODEL if skips_rollout else ROLLOUT
     return dg.RunRequest(
-        # The key changes with time, so that a failed start is repeated.
+        # The key changes with time, so that a failed run is repeated.
         run_key=f"{receipt}:{asset} {_retry_interval_index(status.at)}",
         job_name=promotion_job_name(pipeline) if skips_rollout else rollout_job_name(pipeline),
         run_config={"ops": {f"{pipeline}__{asset}": {"config": {"version": version}}}},
@@ -193,7 +194,7 @@ def _next_retry_at(at: datetime) -> datetime:
 
 
 def _rollout_obstacle(model: str, version: int, status: ModelStatus) -> str:
-    """Return why no rollout of a version can start now; empty when it can."""
+    """Return why no rollout of a version can start now; "" if a rollout can start."""
     last_rollout = status.rollout
     if last_rollout is not None and not last_rollout.is_over:
         return (

@@ -1,8 +1,8 @@
 """Serves the pages under ``SLUICE_HOME/reports``, and metrics, on loopback.
 
-Read-only, within the limits of ``bounded_http``. Neither dotfiles nor files outside the folder are
-served. The server ends with the process that started it, even if that process is killed. The first
-page lists the ``*.html`` files of the folder, and its folders with an ``index.html``, newest first.
+Clients can only read, within the limits of ``bounded_http``. Neither dotfiles nor files outside the
+folder are served. The server ends with the process that started it, even if that process is killed.
+The page ``/`` lists the ``*.html`` files of the folder, and its folders with an ``index.html``.
 ``/metrics`` has the Prometheus metrics of pipelines and rollouts.
 """
 
@@ -93,7 +93,8 @@ class ReportHandler(BoundedHandler):
         if file is None:
             self.send_error(HTTPStatus.NOT_FOUND, "No such report")
         elif file.name == "index.html" and not path.endswith(("/", ".html")):
-            self.send_response(HTTPStatus.MOVED_PERMANENTLY)  # with a slash, relative links work
+            # The redirection adds a slash, so that relative links work.
+            self.send_response(HTTPStatus.MOVED_PERMANENTLY)
             relative_path = file.parent.relative_to(self.server.folder).as_posix()
             self.send_header("Location", f"/{quote(relative_path)}/")
             self.send_header("Content-Length", "0")
@@ -189,8 +190,8 @@ def start_server(
 ) -> str:
     """Serve ``folder`` from a child process that ends with this one; return the address.
 
-    This process may replace itself by ``exec``, which keeps its id. The port is
-    chosen as in ``listen``.
+    The port is chosen as in ``listen``. This process may replace itself by ``exec``, because the
+    child recognises it by its process id.
     """
     with listen(first_port, reserved_port=reserved_port) as listener:
         command = [sys.executable, "-P", "-m", "sluice.pipelines.report_server"]
@@ -203,18 +204,20 @@ def start_server(
         return f"http://{LOOPBACK}:{listener.getsockname()[1]}"
 
 
-def wait_for_parent(parent: int) -> None:
-    """Wait until this process is no longer a child of ``parent``."""
-    while os.getppid() == parent:
+def wait_for_parent_end(parent_pid: int) -> None:
+    """Wait until this process is no longer a child of the process ``parent_pid``."""
+    while os.getppid() == parent_pid:
         time.sleep(_PARENT_POLL_S)
 
 
 def main() -> None:
-    """Serve while the parent lives: ``report_server FOLDER SOCKET PARENT [HOST ...]``."""
+    """Serve until the parent ends. Usage: ``report_server FOLDER SOCKET PARENT [HOST ...]``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("listener", type=int, help="descriptor of the bound socket")
-    parser.add_argument("parent", type=int, help="process to end together with")
+    parser.add_argument(
+        "parent", type=int, help="id of the process after whose end this process ends"
+    )
     parser.add_argument("trusted_hosts", nargs="*", help="host names besides loopback")
     arguments = parser.parse_args()
     home = Home.from_environment(os.environ, cwd=Path.cwd())
@@ -224,7 +227,7 @@ def main() -> None:
     )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        wait_for_parent(arguments.parent)
+        wait_for_parent_end(arguments.parent)
     except KeyboardInterrupt:  # Ctrl-C is sent to the whole process group
         sys.exit(0)
 

@@ -53,7 +53,9 @@ class RunReport(Record):
     )
     worse: str = Field("", description="Names of the metrics that got worse, joined by commas.")
     version: int = Field(description="Number of the candidate's version.")
-    created: bool = Field(description="Whether the run registered the version; else it existed.")
+    created: bool = Field(
+        description="Whether the run registered the version; False if it existed."
+    )
     production: int | None = Field(description="Version in production after the run, if any.")
     promoted: bool = Field(description="Whether the run put the version into production.")
     rolls_out: bool = Field(False, description="Whether the rollout of the version is in progress.")
@@ -106,7 +108,8 @@ def run_pipeline(
         start_s: ``time.perf_counter()`` at the start of the command [s].
 
     Raises:
-        SluiceError: The cause, when a stage fails; GateBlocked when a check does.
+        SluiceError: A stage failed.
+        GateBlocked: A blocking check failed.
     """
     name = pipeline.settings.name
     require_readable_source(pipeline.workload)
@@ -116,9 +119,9 @@ def run_pipeline(
         run_id = _execute(definitions, training_job_name(name), instance, console)
         event = _candidate_event(instance, name, run_id)
         with SluiceState.at(home).ledger() as ledger:
-            status = read_model_status(ledger, name, now=utc_now())
+            status_before = read_model_status(ledger, name, now=utc_now())
             has_rollout = pipeline.settings.rollout is not None
-            request = request_promotion(name, event, status, has_rollout=has_rollout)
+            request = request_promotion(name, event, status_before, has_rollout=has_rollout)
             metadata = _metadata(event)
             number = int(str(metadata[VERSION].value))
             missing_approval = None
@@ -159,7 +162,7 @@ def run_pipeline(
         version=number,
         created=bool(metadata[NEW].value),
         production=production,
-        promoted=production == number and status.production_number != production,
+        promoted=production == number and status_before.production_number != production,
         rolls_out=is_rolling_out,
         waits_for=waits_for,
         needs_approval=missing_approval is not None,
@@ -207,7 +210,8 @@ def search_pipeline(
         console: Shows stages and their progress.
 
     Raises:
-        SluiceError: The cause, when a stage fails; GateBlocked when a check does.
+        SluiceError: A stage failed.
+        GateBlocked: A blocking check failed.
     """
     require_readable_source(pipeline.workload)
     definitions = with_resources(build_definitions(pipeline), home, console)
@@ -270,16 +274,16 @@ def _gate_error(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
 
 
 def _sluice_error(error: BaseException) -> SluiceError | None:
-    """Return the first error of Sluice in a chain of causes; None without one.
+    """Return the first SluiceError in the chain of an error's causes; None if it contains none.
 
-    In Dagster, the chain may be circular.
+    The chain of an error of Dagster may be circular.
     """
     current_error: BaseException | None = error
-    visited: set[int] = set()
-    while current_error is not None and id(current_error) not in visited:
+    visited_ids: set[int] = set()
+    while current_error is not None and id(current_error) not in visited_ids:
         if isinstance(current_error, SluiceError):
             return current_error
-        visited.add(id(current_error))
+        visited_ids.add(id(current_error))
         current_error = current_error.__cause__ or current_error.__context__
     return None
 

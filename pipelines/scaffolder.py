@@ -32,7 +32,7 @@ class PipelineTemplate(BaseModel):
 
 
 class PipelineScaffolder(dg.Scaffolder[PipelineTemplate]):
-    """Writes ``defs.yaml``, ``workload.py`` and a test, with sample data if none are given."""
+    """Writes ``defs.yaml``, ``workload.py`` and a test, with sample data if the user gives none."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[PipelineTemplate]:
@@ -86,8 +86,8 @@ class PipelineScaffolder(dg.Scaffolder[PipelineTemplate]):
 def _package(folder: Path, project_root: Path | None) -> str:
     """Return the package of a folder with a dot at the end, such as 'project.defs.my_model.'.
 
-    Empty if the folder is not in the package of the project; then the module is found because it is
-    beside the pipeline file.
+    The result is empty if the folder is not in the package of the project. The module is then found
+    because it is beside the pipeline file.
     """
     for root in _root_folders(project_root):
         if folder.resolve().is_relative_to(root):

@@ -1,7 +1,7 @@
-"""Filters the requests to Dagster's web server: only its own pages and programs are allowed.
+"""Filters the requests to Dagster's web server: rejects requests from pages of other sites.
 
-Dagster accepts any host name, GraphQL mutations by GET and from forms, and requests of any origin:
-a page of another site, open in the user's browser, could start runs.
+Dagster accepts any host name, GraphQL mutations by GET and from forms, and requests of any origin.
+A page of another site that is open in the user's browser could therefore start runs.
 """
 
 from collections.abc import Iterable
@@ -97,8 +97,8 @@ def _reject_other_origin(scope: Scope, headers: Headers, host: str) -> RequestRe
 def _reject_method_or_type(scope: Scope, headers: Headers) -> RequestRejection | None:
     """Allow only reads of pages and POST requests with JSON.
 
-    For any other request that changes state, a browser may need no preflight request, so a page of
-    another origin could send it.
+    A page of another origin could send other requests that change state, because a browser may send
+    them without a preflight request.
     """
     if scope["type"] == "websocket":
         return None

@@ -150,7 +150,7 @@ def test_port_above_the_maximum_selects_a_free_port() -> None:
 class ServerWithLowLimits(ReportServer):
     """A report server with limits low enough for a test."""
 
-    limits = HttpLimits(threads=4, header_s=1.0, header_bytes=2048)
+    limits = HttpLimits(max_threads=4, max_header_s=1.0, max_header_bytes=2048)
 
 
 @pytest.fixture
@@ -174,7 +174,9 @@ def test_silent_connections_are_closed_and_do_not_block_other_requests(
     assert threading.active_count() <= before + ServerWithLowLimits.limits.threads
     for each in silent:
         each.settimeout(5)
-        assert each.recv(1) == b""  # closed: the newest after header_s, the others to free threads
+        assert (
+            each.recv(1) == b""
+        )  # closed: the newest after max_header_s, the others to free threads
         each.close()
 
 
