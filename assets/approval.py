@@ -23,7 +23,7 @@ def approval_asset(pipeline: str, approval_settings: ApprovalSettings) -> dg.Ass
         kinds={"sqlalchemy"},
         description="Approval of a version whose verdict is PROMOTE, like 'sluice registry "
         "approve'. Enter version, actor and reason in the launchpad. The promotion sensor then "
-        "continues. Where actors have keys of their own, approve with your key in a terminal.",
+        "continues. If actors have signing keys, approve in a terminal instead, with your key.",
     )
     @spanned
     def approval(

@@ -84,7 +84,8 @@ def best_config_asset(
         description="Settings of the network and its training. With a `search` section, the best "
         "trial of a hyperparameter search on validation rows (test rows are never read); without "
         "one, the settings of the pipeline's YAML. Requires a passed proof-of-concept receipt. An "
-        "interrupted search resumes; if it is ordered, it reaches the same result.",
+        "interrupted search resumes. An ordered search then reaches the same result as without the "
+        "interruption.",
     )
     @spanned
     def best_config(
@@ -168,7 +169,7 @@ def _search(
     _, searched_space = plan_search(space, inputs.search, setup)
     if idle_warning := describe_idle_workers(inputs.search, inputs.compute):
         context.log.warning(idle_warning)
-    # The same data and settings resume the stored search; any difference starts another one.
+    # A stored search with the same data and settings is resumed; any difference starts a new one.
     folder = search_folder(state.home, subject)
     if differences := record_request(folder, _search_request(pipeline, inputs, features)):
         context.log.warning(
@@ -201,8 +202,8 @@ def _search(
         log=context.log.info,
     )
     study = summarize_study(result, space, setup, seed=inputs.search.seed)
-    for line in study.warnings:
-        context.log.warning(line)
+    for warning in study.warnings:
+        context.log.warning(warning)
     return study
 
 
@@ -214,8 +215,8 @@ def search_folder(home: Home, subject: Mapping[str, str]) -> Path:
 def _search_request(pipeline: str, inputs: SearchInputs, features: FeatureSet) -> dict[str, object]:
     """Return what defines a search: the digest of the rows, and all settings by name in the YAML.
 
-    It is stored with the search. If the search remains unfinished and another one starts, the
-    differences between both are reported.
+    This definition is stored with the search. If another search starts before this one is finished,
+    the differences between both definitions are reported.
     """
     assert inputs.search is not None
     return {
@@ -256,24 +257,24 @@ class _SearchReporter:
         self._log = context.log
         self._progress = progress
         self._num_trials = search.num_trials
-        self._messages = SearchProgress(
+        self._search_progress = SearchProgress(
             num_trials=self._num_trials, is_population_based=is_population_based(search.scheduler)
         )
-        self._num_damaged = 0
+        self._num_damaged_checkpoints = 0
         self._num_tenths_logged = 0
-        """Number of tenths of the trials that had ended when the last table was logged."""
+        """Tenths of the trials that had ended when the last table was logged, from 0 to 10."""
 
     def __call__(self, trial: TrialRecord, trials: tuple[TrialRecord, ...]) -> None:
-        num_damaged = sum(t.damaged_checkpoints for t in trials)
-        if num_damaged > self._num_damaged:
+        num_damaged_checkpoints = sum(t.damaged_checkpoints for t in trials)
+        if num_damaged_checkpoints > self._num_damaged_checkpoints:
             self._log.warning(
                 f"trial {trial.id}: skipped a damaged checkpoint and resumed from an older one"
             )
-        self._num_damaged = num_damaged
+        self._num_damaged_checkpoints = num_damaged_checkpoints
         best_trial = min(trials, key=lambda t: (t.loss, t.id))
-        for line in self._messages.new_messages(trials):
+        for line in self._search_progress.new_messages(trials):
             self._log.info(line)
-        rows, num_ended = live_rows(trials), self._messages.num_ended
+        rows, num_ended = live_rows(trials), self._search_progress.num_ended
         num_tenths = 10 * num_ended // self._num_trials
         if num_tenths > self._num_tenths_logged:
             self._num_tenths_logged = num_tenths

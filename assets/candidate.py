@@ -119,7 +119,8 @@ def candidate_asset(
             ):
                 git = existing_version.lineage.git
             else:
-                # The version is new, or was imported with the git state of another checkout.
+                # The version is new or has no receipts yet, or was imported: the lineage of an
+                # imported version contains the git state of another checkout.
                 git = read_git(source_folder, store=sluice_state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)

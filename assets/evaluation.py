@@ -42,7 +42,7 @@ from sluice.reports.folder import save_page
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 
-_MAX_EXAMPLES = 40
+_MAX_ROWS_PER_SUITE = 40
 """Maximum number of rows of one suite on the report page."""
 
 
@@ -62,8 +62,8 @@ def evaluation_asset(
         inputs: Inputs of search and training.
         baseline_settings: Settings of the baseline.
         suites: Settings of the regression suites.
-        approved_candidate: Candidate digest of the version that ``guards.approved`` names; None
-            without that guard.
+        approved_candidate: Candidate digest of the version in the setting ``guards.approved``; None
+            if it is not set.
         production_code: Code with which the reference is scored.
     """
 
@@ -156,8 +156,8 @@ def evaluation_asset(
                 context.log.warning(reference_scores.note)
         context.log.info(f"compared with {reference_name}")
         library = SuiteLibrary(sluice_state.home.suites / pipeline, store)
-        # The reference differs from production only if the candidate itself is in production. Both
-        # are None before the first promotion: then the losses are those of the baseline.
+        # The losses of production refresh the hard suite; before the first promotion, those of the
+        # baseline do. If the candidate itself is in production, the reference is another version.
         if reference == production:
             refresh_hard_suite(
                 library,
@@ -254,7 +254,7 @@ def suite_metadata(
     if not report.results:
         return {"regression suites": "none defined"}
     page = save_page(
-        suites_page(report, title=pipeline, max_examples=_MAX_EXAMPLES),
+        suites_page(report, title=pipeline, max_examples=_MAX_ROWS_PER_SUITE),
         f"suites/{pipeline}/candidate",
         home=state.home,
         environ=os.environ,

@@ -1,4 +1,4 @@
-"""Stored result of the ``evaluation`` asset: loss tables by digest, which the decision reads."""
+"""Stored result of the ``evaluation`` asset, with the digests of its tables of losses."""
 
 import io
 
@@ -70,12 +70,12 @@ class Evaluation(Record):
         (), description="Problems that the training curves of the candidate show."
     )
     approved: StoredTable | None = Field(
-        description="Losses of the version that guards.approved names; None without that guard."
+        description="Losses of the version in the setting guards.approved; None if it is not set."
     )
     suites: str = Field(description="Artifact digest of the regression suite report (JSON).")
     worst_rows: dict[str, str] = Field(
         default={},
-        description="Descriptions of the rows with the lowest gains, by label; empty if the "
+        description="Descriptions of the rows with the lowest gains, by index label; empty if the "
         "workload has no display column.",
     )
 

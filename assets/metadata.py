@@ -10,7 +10,7 @@ from sluice.base.redaction import redact
 from sluice.data.schema import Schema
 
 REUSED = "from earlier runs"
-"""Key of the text that names the parts of a result which were not computed again."""
+"""Metadata key. The value is a text that names the parts of a result from earlier runs."""
 
 
 def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
@@ -51,14 +51,15 @@ def column_schema(schema: Schema) -> dg.TableSchema:
     )
 
 
-def preview(frame: pd.DataFrame, rows: int = 3) -> dg.MarkdownMetadataValue:
-    """Return the first and the last rows as a table."""
-    ends = frame if len(frame) <= 2 * rows else pd.concat([frame.head(rows), frame.tail(rows)])
-    name = str(frame.index.name or "row")
+def preview(frame: pd.DataFrame, num_rows: int = 3) -> dg.MarkdownMetadataValue:
+    """Return the first and the last ``num_rows`` rows as a table."""
+    if len(frame) > 2 * num_rows:
+        frame = pd.concat([frame.head(num_rows), frame.tail(num_rows)])
+    index_name = str(frame.index.name or "row")
     return table(
         [
-            {name: label} | {str(column): value for column, value in row.items()}
-            for label, row in zip(ends.index, ends.to_dict("records"), strict=True)
+            {index_name: label} | {str(column): value for column, value in row.items()}
+            for label, row in zip(frame.index, frame.to_dict("records"), strict=True)
         ]
     )
 

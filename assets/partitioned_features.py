@@ -1,4 +1,7 @@
-"""Features of a workload that declares partitions: only changed partitions are computed again."""
+"""Features of a workload that declares partitions: only changed partitions are computed again.
+
+The context of a partition consists of the neighbouring rows on which its features also depend.
+"""
 
 import contextlib
 import sys
@@ -69,15 +72,15 @@ class PartitionJob:
     """Raw rows of the partition and of its context."""
 
     def __call__(self, emit: Emit) -> pd.DataFrame:
-        """Return the features of the partition's own rows."""
+        """Return the features of the rows of the partition, without its context."""
         del emit
-        sys.path.extend(part for part in self.source.sys_path if part not in sys.path)
+        sys.path.extend(folder for folder in self.source.sys_path if folder not in sys.path)
         workload = load_workload(self.source.path, self.source.settings, where=self.source.path)
         return compute_partition(workload, self.partition, self.raw)
 
 
 def compute_partition(workload: Workload, name: str, raw: pd.DataFrame) -> pd.DataFrame:
-    """Return the features of the own rows of one partition.
+    """Return the features of the rows of one partition, without its context.
 
     Args:
         workload: Workload that declares ``feature_partitions``.
@@ -103,19 +106,20 @@ def compute_partitioned_features(
     store: ArtifactStore,
     progress: ProgressReporter,
 ) -> PartitionedFeatures:
-    """Return the features of all partitions; those of unchanged ones are read from the store.
+    """Return the features of all partitions. Unchanged partitions are read from the store.
 
-    A check computes the features of up to three new partitions a second time with a larger
-    context. They must not change.
+    A check computes the features of up to three new partitions a second time, with a larger
+    context. This must not change the features.
 
     Args:
         workload: Workload that declares ``feature_partitions``.
         raw: Raw rows.
         previous: Partitions that the same workload, settings and code computed before.
         source: Source from which workers build the workload.
-        compute: Machines. The partitions of the check are computed in this process. The others
-            are computed in worker processes of this machine, or of the Ray cluster at the address,
-            unless ``workers`` is 1 or they are expected to take less than ``MIN_POOL_S``.
+        compute: Machines. The features are computed in worker processes of this machine, or of the
+            Ray cluster at the address. This process computes the partitions of the check. It also
+            computes the others if ``workers`` is 1, or if they should take less than
+            ``MIN_POOL_S``.
         store: Artifact store.
         progress: Receives the number of finished partitions.
 
@@ -145,7 +149,9 @@ def compute_partitioned_features(
     missing_numbers = [
         number for number in range(len(partitions)) if number not in stored_partitions
     ]
-    for number, features in _compute(workload, raw, partitions, missing_numbers, source, compute):
+    for number, features in _compute_missing(
+        workload, raw, partitions, missing_numbers, source, compute
+    ):
         name = partitions[number].name
         frames[number] = features
         table = save_table(features, store) if len(features) else None
@@ -159,7 +165,7 @@ def compute_partitioned_features(
     )
 
 
-def _compute(
+def _compute_missing(
     workload: Workload,
     raw: pd.DataFrame,
     partitions: Sequence[Partition],
@@ -167,9 +173,9 @@ def _compute(
     source: WorkloadSource,
     compute: ComputeSettings,
 ) -> Iterator[tuple[int, pd.DataFrame]]:
-    """Yield number and features of every missing partition, first those that are checked.
+    """Yield number and features of every missing partition.
 
-    The first, middle and last missing partitions are checked.
+    The first, middle and last missing partitions come first, because they are checked.
     """
     if not missing_numbers:
         return

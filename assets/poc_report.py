@@ -1,4 +1,4 @@
-"""Asset ``poc_report``: the proof-of-concept gate, seconds of checks before hours of training."""
+"""Asset ``poc_report``: the proof-of-concept gate, whose checks take seconds."""
 
 import dagster as dg
 
@@ -124,7 +124,7 @@ class _GateProgress:
     def __call__(self, message: GatePlan | CheckStarted | CheckResult) -> None:
         match message:
             case GatePlan(checks=checks):
-                self._total = len(checks) + 1  # the time of the whole gate is a further check
+                self._total = len(checks) + 1  # the last check is the run time of the whole gate
             case CheckStarted(name=name):
                 self._progress(name, num_done=self._num_done, total=self._total)
             case CheckResult():
@@ -138,7 +138,7 @@ class _GateProgress:
 
 
 def hard_examples(report: GateReport) -> dict[str, dg.MetadataValue]:
-    """Return the hardest examples of the mini training as metadata; empty if it reported none."""
+    """Return the hardest examples of the mini training as metadata; empty without examples."""
     rows = [
         {
             "row": example.row,

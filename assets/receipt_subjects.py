@@ -1,7 +1,8 @@
 """Subjects of the receipts: the digests of data, config, code and rules that a receipt applies to.
 
-Later stages compare these digests with the current ones. A receipt for other data, settings, code
-or rules is not accepted, and a stored value that other settings or code produced is not used.
+Rules are the checks and their settings, or the settings and code of the search. Later stages
+compare the digests with the current ones. They do not accept a receipt with other digests, and do
+not use a stored value that other settings or code produced.
 """
 
 from sluice.base.digests import digest_json, short
@@ -56,8 +57,8 @@ def poc_subject(inputs: TrainingInputs, poc: PocSettings, data: str) -> dict[str
 def search_subject(inputs: SearchInputs, data: str) -> dict[str, str]:
     """Return the subject of the search receipt: the candidate's digests and the search settings.
 
-    The number and type of the machines are not part of it. Whether trials use GPUs is, because
-    GPU and CPU results are not bitwise identical.
+    The number and type of the machines are not included. Whether trials use GPUs is included,
+    because GPU and CPU results are not bitwise identical.
     """
     search_rules = [
         inputs.search.model_dump(mode="json") if inputs.search else None,
@@ -86,7 +87,7 @@ def feature_producer(workload: Workload, *, path: str) -> str:
 
 
 def require_same(what: str, *, made_for: str, current: str, remedy: str) -> None:
-    """Raise an error if a stored value was made for something other than the current input.
+    """Raise an error if other settings, code or data than the current ones made a stored value.
 
     Raises:
         GateBlocked: The digests differ.

@@ -1,6 +1,7 @@
 """Asset ``rollout_review``: live quality of a rollout, and the rows on which it failed.
 
-This is an asset because it is too slow for the rollout sensor: it reads rows and computes losses.
+The review is an asset, because it is too slow for the rollout sensor: it reads rows and computes
+losses.
 """
 
 import os
@@ -35,7 +36,7 @@ class RolloutReview(Record):
         description="Reason of the newest verdict on labelled rows, or that no verdict exists yet."
     )
     failed: FailedRows | None = Field(
-        description="Rows on which the challenger failed; None unless it was rolled back."
+        description="Rows on which the challenger failed; None if it was not rolled back."
     )
 
 

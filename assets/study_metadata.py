@@ -74,6 +74,6 @@ def study_metadata(
 def _yaml_settings(study: StudySummary) -> dg.MetadataValue:
     best_settings = study.result.setup
     lines = settings_yaml(changed_settings(study.base, best_settings))
-    # ``changes`` are changes of the settings during training, such as those that PBT found.
+    # ``changes`` are changes of settings during the training, as a PBT search selects them.
     note = f"\n\n{NO_SEARCH_NOTE}" if best_settings.training.changes else ""
     return dg.MetadataValue.md(f"```yaml\n{lines}```{note}")

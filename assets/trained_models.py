@@ -1,4 +1,4 @@
-"""Asset ``trained_models``: one network for each seed and fold; finished ones are reused."""
+"""Asset ``trained_models``: one network for each seed and fold; finished networks are reused."""
 
 import os
 import sys
@@ -171,7 +171,7 @@ def trained_models_asset(
             event_log=event_log,
             seconds=seconds,
             reused=num_reused,
-            # Symptoms of few members are logged, but do not become advice with the verdict.
+            # The verdict repeats advice on common symptoms only. All symptoms are logged below.
             symptoms=tuple(
                 symptom.advice(pipeline)
                 for symptom in symptoms
@@ -242,7 +242,7 @@ def read_epochs(event_log: str, store: ArtifactStore) -> pd.DataFrame:
 
 
 class _TrainingProgress:
-    """Logs finished fold runs and reports the progress of all of them."""
+    """Logs finished fold runs, and reports the progress of all fold runs."""
 
     def __init__(
         self, context: dg.AssetExecutionContext, progress: ProgressReporter, *, total: int
