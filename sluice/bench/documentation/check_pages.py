@@ -17,7 +17,7 @@ def check_page() -> dict[str, str]:
     defects_by_check: dict[str, list[str]] = {}
     for defect in DEFECTS:
         defects_by_check.setdefault(defect.check, []).append(defect.name)
-    parts = [
+    paragraphs = [
         "# Checks of the POC gate",
         f"{len(CHECKS) + 1} checks run in this order before a training. A check is named by a "
         "statement that is true when it passes. It is skipped if a check that it needs did not "
@@ -30,7 +30,7 @@ def check_page() -> dict[str, str]:
         needs = ", ".join(f"`{name}`" for name in check.needs) or "nothing"
         level = "minimum and full" if "minimum" in check.levels else "full"
         defects = defects_by_check.get(check.name, [])
-        parts += [
+        paragraphs += [
             f"## `{check.name}`",
             check.description,
             f"Identifier `{check.check_id}`; gate level: {level}; needs {needs}; warns after "
@@ -39,10 +39,10 @@ def check_page() -> dict[str, str]:
             + (f": {'; '.join(defects)}." if defects else "."),
         ]
     whole_gate = time_limits.whole_gate
-    parts += [
+    paragraphs += [
         f"## `{WHOLE_GATE_CHECK}`",
         WHOLE_GATE_DESCRIPTION,
         f"Identifier `{WHOLE_GATE_CHECK_ID}`; gate level: minimum and full; warns after "
         f"{whole_gate.typical_s:g} s and fails after {whole_gate.max_s:g} s.",
     ]
-    return {"checks/README.md": markdown.page(*parts)}
+    return {"checks/README.md": markdown.page(*paragraphs)}

@@ -1,4 +1,4 @@
-"""The page about the command line, from the commands themselves."""
+"""The page about the command line, generated from the commands."""
 
 import inspect
 import re
@@ -18,7 +18,7 @@ _TYPE_NAMES = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 def command_page(app: typer.Typer) -> dict[str, str]:
     """Return the text of the page about all commands of an app, by its path."""
     root = typer.main.get_command(app)
-    parts = [
+    paragraphs = [
         "# Command line",
         "Results are printed on stdout, progress and errors on stderr. Exit codes: 0: success; "
         "1: a gate did not pass, or a training or search failed; 2: an error of the user, or "
@@ -26,8 +26,8 @@ def command_page(app: typer.Typer) -> dict[str, str]:
         "as JSON. Every command has `--help`.",
     ]
     for name, command in walk_commands(root):
-        parts += _section(name, command)
-    return {"reference/commands.md": markdown.page(*parts)}
+        paragraphs += _section(name, command)
+    return {"reference/commands.md": markdown.page(*paragraphs)}
 
 
 def walk_commands(command: Any, path: Sequence[str] = ("sluice",)) -> Iterator[tuple[str, Any]]:
@@ -43,8 +43,8 @@ def walk_commands(command: Any, path: Sequence[str] = ("sluice",)) -> Iterator[t
 def parameters_of(command: Any) -> list[Any]:
     """Return the visible parameters of a command; for a group, the options of its hidden command.
 
-    The hidden command runs if the group is called without one of its commands, such as ``sluice
-    trace -- PROGRAM``.
+    The hidden command runs if the user calls the group without the name of a command, such as
+    ``sluice trace -- PROGRAM``.
     """
     children = getattr(command, "commands", None)
     if children is not None:
@@ -66,16 +66,16 @@ def parameters_of(command: Any) -> list[Any]:
 
 def _section(name: str, command: Any) -> list[str]:
     text = inspect.cleandoc(command.help or "").replace("\f", "").strip()
-    parts = [f"## `{name}`", _paragraphs(text)]
+    paragraphs = [f"## `{name}`", _paragraphs(text)]
     if example := inspect.cleandoc(command.epilog or "").strip():
-        parts.append(_paragraphs(example))
+        paragraphs.append(_paragraphs(example))
     rows = [
         (_usage(parameter), _default(parameter), " ".join((parameter.help or "").split()))
         for parameter in parameters_of(command)
     ]
     if rows:
-        parts.append(markdown.table(("argument or option", "default", "meaning"), rows))
-    return parts
+        paragraphs.append(markdown.table(("argument or option", "default", "meaning"), rows))
+    return paragraphs
 
 
 def _paragraphs(text: str) -> str:

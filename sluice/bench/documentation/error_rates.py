@@ -57,11 +57,11 @@ class ErrorRates(Record):
     def of(cls, runs: Sequence[RunResult], *, commit: str) -> Self:
         """Return the rates of all runs.
 
-        A run with a fault counts for each fault in ``RunResult.right``, its correct causes. If some
-        of these were reported, it counts only for them.
+        ``RunResult.right`` contains the correct causes of a run with a fault. The run counts for
+        each correct cause that was reported; if none was reported, for each correct cause.
 
         Raises:
-            ContractError: There is no run with a fault.
+            ContractError: The results contain no run with a fault.
         """
         finished_runs = [run for run in runs if not run.failed]
         faulty_runs = [run for run in finished_runs if run.kind == "fault"]
@@ -69,16 +69,16 @@ class ErrorRates(Record):
         if not faulty_runs:
             raise ContractError(
                 "The results contain no run with a fault.",
-                fix="Give the output of 'sluice bench faults --json'.",
+                fix="Pass the output of 'sluice bench faults --json'.",
             )
         counts: dict[str, Counter[str]] = {}
         for run in faulty_runs:
             reported_faults = [answer.fault for answer in run.answers]
             for fault in [cause for cause in run.right if cause in reported_faults] or run.right:
-                count = counts.setdefault(fault, Counter())
-                count["planted"] += 1
-                count["caught"] += fault in reported_faults and run.correct_rank is not None
-                count["first"] += reported_faults[:1] == [fault] and run.correct_rank == 1
+                fault_counts = counts.setdefault(fault, Counter())
+                fault_counts["planted"] += 1
+                fault_counts["caught"] += fault in reported_faults and run.correct_rank is not None
+                fault_counts["first"] += reported_faults[:1] == [fault] and run.correct_rank == 1
         for run in healthy_runs:
             errors = {answer.fault for answer in run.answers if answer.severity == "error"}
             for fault in errors:

@@ -25,7 +25,7 @@ def fault_pages() -> dict[str, str]:
 
 
 def _index(faults_by_topic: Mapping[str, list[Fault]]) -> str:
-    parts = [
+    paragraphs = [
         "# Fault catalogue",
         f"{len(CATALOGUE)} problems that the POC gate, the tracer, the training diagnosis or a "
         "rollout can report. One problem has one name, whichever detector finds it.",
@@ -34,15 +34,15 @@ def _index(faults_by_topic: Mapping[str, list[Fault]]) -> str:
         rows = [
             (f"[{f.name}]({topic}.md#{f.id})", f.severity, ", ".join(f.detectors)) for f in faults
         ]
-        parts += [
+        paragraphs += [
             f"## {markdown.title(topic)}",
             markdown.table(("fault", "severity", "found by"), rows),
         ]
-    return markdown.page(*parts)
+    return markdown.page(*paragraphs)
 
 
 def _section(fault: Fault, rules_of_fault: Mapping[str, list[tuple[str, str, str]]]) -> str:
-    rehearsed = [option for option, name in FAULT_NAMES.items() if name == fault.name]
+    rehearsal_options = [option for option, name in FAULT_NAMES.items() if name == fault.name]
     paragraphs = [
         f'<a id="{fault.id}"></a>\n\n## {markdown.title(fault.name)}',
         fault.description,
@@ -58,7 +58,7 @@ def _section(fault: Fault, rules_of_fault: Mapping[str, list[tuple[str, str, str
         paragraphs.append(
             f"**{'Rules' if len(fault_rules) > 1 else 'Rule'} of the tracer:** {links}."
         )
-    if rehearsed:
-        command = f"`sluice rollout rehearse --fault {rehearsed[0]}`"
+    if rehearsal_options:
+        command = f"`sluice rollout rehearse --fault {rehearsal_options[0]}`"
         paragraphs.append(f"{command} rehearses a rollout with this fault.")
     return "\n\n".join(paragraphs)

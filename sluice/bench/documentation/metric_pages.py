@@ -18,7 +18,7 @@ _TOPICS = (
 
 def metric_page() -> dict[str, str]:
     """Return the text of the page about metrics, by its path in the documentation."""
-    parts = [
+    paragraphs = [
         "# Metrics",
         "Metrics are functions of arrays in `sluice.metrics`. Call them in `Workload.metrics`. "
         "Most return a `TaskMetrics`: return its `numbers`. A metric that is undefined on the "
@@ -38,14 +38,14 @@ def metric_page() -> dict[str, str]:
     ]
     for topic in _TOPICS:
         module = import_module(f"sluice.metrics.{topic}")
-        parts.append(f"## {markdown.title(topic)}")
-        parts.append(_first_paragraph(module))
+        paragraphs.append(f"## {markdown.title(topic)}")
+        paragraphs.append(_first_paragraph(module))
         rows = [
             (f"`{module.__name__}.{name}`", _arguments(function), _first_paragraph(function))
             for name, function in _public_functions(module)
         ]
-        parts.append(markdown.table(("function", "arguments", "returns"), rows))
-    return {"reference/metrics.md": markdown.page(*parts)}
+        paragraphs.append(markdown.table(("function", "arguments", "returns"), rows))
+    return {"reference/metrics.md": markdown.page(*paragraphs)}
 
 
 def event_page() -> dict[str, str]:

@@ -49,7 +49,7 @@ def _index_page() -> str:
     for rule in _ALL_RULES:
         topic, name = topic_and_name(rule)
         rules_by_topic.setdefault(topic, []).append((name, rule))
-    parts = [
+    paragraphs = [
         "# Rules of the tracer",
         f"{len(_ALL_RULES)} rules inspect the trace of a training. A rule is named by "
         "a sentence that is true when there is no problem. When one fault causes others, the "
@@ -67,11 +67,11 @@ def _index_page() -> str:
             )
             for name, rule in sorted(rules_by_topic[topic], key=lambda pair: pair[0])
         ]
-        parts += [
+        paragraphs += [
             f"## {markdown.title(topic)}",
             markdown.table(("rule", "fault", "severity"), rows),
         ]
-    return markdown.page(*parts)
+    return markdown.page(*paragraphs)
 
 
 def _fault_link(rule: AnyRule) -> str:

@@ -1,4 +1,4 @@
-"""The page about the keys of a pipeline file, from the settings classes."""
+"""The page about the keys of a pipeline file, generated from the settings classes."""
 
 import inspect
 import re
@@ -27,12 +27,12 @@ _TYPE_NAMES = {
 _LIMIT_WORDS = {"Gt": "above", "Ge": "at least", "Lt": "below", "Le": "at most"}
 _LENGTH_WORDS = {"MinLen": "at least", "MaxLen": "at most"}
 _GROUP_TEXT = "keys of a group"
-"""Description of the type of a group of keys. Links to the sections of the group replace it."""
+"""Placeholder for a group of keys, which is replaced by links to the sections of the group."""
 
 _WORKLOAD = "workload_settings"
 
 _MAX_INLINE_KEYS = 2
-"""Maximum number of keys of a group whose defaults fit into the cell of the group."""
+"""If a group has at most this number of keys, the table shows all defaults in one cell."""
 
 
 class Section(NamedTuple):
@@ -59,7 +59,7 @@ class Section(NamedTuple):
 
 def setting_page() -> dict[str, str]:
     """Return the text of the page about settings, by its path in the documentation."""
-    parts = [
+    paragraphs = [
         "# Keys of a pipeline file",
         "Keys under `attributes` of a pipeline file, from the settings classes. A key that does "
         "not exist is rejected, and the nearest key is suggested. `--set KEY=VALUE` of `sluice "
@@ -69,12 +69,12 @@ def setting_page() -> dict[str, str]:
     ]
     sections = find_sections()
     for section in sections:
-        parts += [
+        paragraphs += [
             f"## {section.heading}",
             _summary(section.model),
             settings_table(section.model, sections),
         ]
-    return {"reference/settings.md": markdown.page(*parts)}
+    return {"reference/settings.md": markdown.page(*paragraphs)}
 
 
 def find_sections() -> list[Section]:
@@ -113,11 +113,11 @@ def describe_type(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in get_args(annotation))
     if origin in (Union, types.UnionType):
-        texts = [describe_type(part) for part in get_args(annotation)]
+        texts = [describe_type(argument) for argument in get_args(annotation)]
         return " or ".join(dict.fromkeys(texts))
     if origin in (tuple, list):
-        parts = [part for part in get_args(annotation) if part is not Ellipsis]
-        return f"list of {' and '.join(dict.fromkeys(map(describe_type, parts)))}"
+        item_types = [argument for argument in get_args(annotation) if argument is not Ellipsis]
+        return f"list of {' and '.join(dict.fromkeys(map(describe_type, item_types)))}"
     if origin in (dict, Mapping) or annotation is dict:
         return "mapping"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -129,11 +129,12 @@ def nested_models(annotation: Any) -> Iterator[type[BaseModel]]:
     """Yield the settings classes of an annotation, also within unions and containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for part in get_args(annotation):
-        yield from nested_models(part)
+    for argument in get_args(annotation):
+        yield from nested_models(argument)
 
 
 def _kind(model: type[BaseModel]) -> str | None:
+    """Return the value of the key 'kind' that selects a settings class; None without that key."""
     field = model.model_fields.get("kind")
     return field.default if field is not None and isinstance(field.default, str) else None
 
@@ -194,8 +195,8 @@ def _default(field: FieldInfo) -> str:
         if len(type(value).model_fields) > _MAX_INLINE_KEYS:
             return "see its keys"
         value = value.model_dump(mode="json")
-    if isinstance(value, tuple | list) and any(isinstance(part, BaseModel) for part in value):
+    if isinstance(value, tuple | list) and any(isinstance(item, BaseModel) for item in value):
         return "see its keys"
-    plain = list(value) if isinstance(value, tuple) else value
-    text = yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n")
+    yaml_value = list(value) if isinstance(value, tuple) else value
+    text = yaml.safe_dump(yaml_value, default_flow_style=True, width=1000).removesuffix("...\n")
     return f"`{' '.join(text.split())}`"

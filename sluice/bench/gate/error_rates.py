@@ -22,7 +22,7 @@ from sluice.evaluation.estimate import ArmLosses
 from sluice.evaluation.settings import GateSettings
 
 ORACLE_POWER = 0.8
-"""Power of a test that knows the standard error, at the gain that is simulated."""
+"""Power of a test that knows the standard error, at the simulated gain."""
 
 _CHUNK_SIMULATIONS = 50
 """Number of simulations per task of a worker process. Each task has its own seed, so results do not
@@ -64,7 +64,8 @@ class RetrainingRates(Record):
     scenario: GateScenario
     num_attempts: int = Field(description="Number of retrainings.")
     is_same_recipe: bool = Field(
-        description="Whether attempts are new seeds of one recipe; else each is a new recipe."
+        description="Whether attempts are new seeds of one recipe; False if each attempt is a new "
+        "recipe."
     )
     with_shared_alpha: Rate = Field(
         description="Share of simulations with a false promotion if the attempts share alpha."
@@ -230,7 +231,7 @@ _CountChunk = Callable[..., NDArray[np.int64]]
 def _run(
     count_chunk: _CountChunk, chunks: Sequence[tuple[object, ...]], num_processes: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the counts of each chunk, in order. One process means this one, without a pool."""
+    """Yield the counts of each chunk, in order. With one process, this process computes them."""
     if num_processes == 1:
         yield from (count_chunk(*chunk) for chunk in chunks)
         return

@@ -1,7 +1,7 @@
 """Save and load functions with a defect, for the checkpoint validator.
 
 The training is an ordinary script on the iris data, with batches in a fixed order, dropout, AdamW
-and a schedule. Each subclass loses a part of its state.
+and a schedule. Each subclass of ``TrainingScript`` loses a part of the state.
 """
 
 from collections.abc import Callable
@@ -84,7 +84,7 @@ class TrainingScript:
 
 
 class KeysWithWrapperPrefix(TrainingScript):
-    """Saves the keys of a DataParallel wrapper and loads them with strict=False: none matches."""
+    """Saves the keys of a DataParallel wrapper and loads them with strict=False: no key matches."""
 
     def make_content(self) -> dict[str, Any]:
         """Return the content with 'module.' before each name of the model."""

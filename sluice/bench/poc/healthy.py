@@ -1,4 +1,4 @@
-"""All healthy set-ups. Each of them learns, so none may fail.
+"""All healthy set-ups. Each of them learns, so the gate must not fail for any of them.
 
 They combine workloads, architectures, settings and seeds. Some are so unusual that simple rules
 would report them.
@@ -163,11 +163,11 @@ def _make_setup(
     settings: dict[str, object] | None = None,
 ) -> HealthySetup:
     architecture = model.architecture.rpartition(":")[2]
-    parts = [workload.__name__, architecture]
-    parts += [f"dropout {model.dropout:g}"] if model.dropout else []
-    parts += [note] if note else []
+    name_parts = [workload.__name__, architecture]
+    name_parts += [f"dropout {model.dropout:g}"] if model.dropout else []
+    name_parts += [note] if note else []
     return HealthySetup(
-        name=f"{', '.join(parts)}, seed {seed}",
+        name=f"{', '.join(name_parts)}, seed {seed}",
         setup=PocSetup(
             workload=workload,
             settings=settings or {},

@@ -20,7 +20,7 @@ class PlantedDefect:
     check: str
     """Name of the check that must be the first to report the defect."""
     summary_texts: tuple[str, ...]
-    """Texts that the summary of the check must contain, ignoring case, such as a column."""
+    """Texts that the summary of the check must contain, ignoring case, such as a column name."""
     advice_text: str
     """Text that the cause or the fix of the check must contain, ignoring case."""
     setup: PocSetup

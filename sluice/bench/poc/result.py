@@ -19,9 +19,11 @@ class DefectResult(Record):
     check: str = Field(description="Name of the check that must be the first to report the defect.")
     verdict: Verdict
     first_check: str = Field(
-        description="Name of the check that was the first to report a problem; empty for none."
+        description="Name of the first check that reported a problem; empty if no check did."
     )
-    outcome: Outcome = Field(description="Outcome of this first check; 'pass' for none.")
+    outcome: Outcome = Field(
+        description="Outcome of the first check that reported a problem; 'pass' if no check did."
+    )
     summary: str
     cause: str
     fix: str

@@ -34,8 +34,7 @@ _VOCAB_SIZE = 1000
 _MAX_TOKENS = 64
 _IMAGE_PIXELS = 32
 _NUM_VAL_ROWS = 256
-"""Number of validation rows. They are so few that the trainer predicts them at once, as the loop
-does."""
+"""Number of validation rows. The trainer predicts so few rows at once, as the loop does."""
 
 
 class LoaderSpeed(Record):
@@ -50,7 +49,7 @@ class LoaderSpeed(Record):
         description="Speed of the loop, median over the rounds [rows/s]."
     )
     ratio: float = Field(
-        description="Speed of the trainer divided by that of the loop, median over the rounds."
+        description="Speed of the trainer divided by the speed of the loop, median over the rounds."
     )
 
 
@@ -127,9 +126,9 @@ def _measure(
     for number in range(num_rounds):
         pair = [("trainer", _run_trainer), ("loop", _run_loop)]
         for name, run in pair if number % 2 else reversed(pair):
-            started = clock()
+            start_s = clock()
             run(case, settings)
-            seconds[name].append(clock() - started)
+            seconds[name].append(clock() - start_s)
     rows_per_training = settings.max_epochs * len(case.train)
     pairs = zip(seconds["loop"], seconds["trainer"], strict=True)
     return LoaderSpeed(
@@ -189,8 +188,8 @@ def _run_loop(case: _Case, settings: TrainSettings) -> nn.Module:
             loss = _loss(model(x), y)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-            rate = learning_rate_at(next(step), num_steps, settings)
-            optimizer.param_groups[0]["lr"] = rate
+            learning_rate = learning_rate_at(next(step), num_steps, settings)
+            optimizer.param_groups[0]["lr"] = learning_rate
             optimizer.step()
         model.eval()
         with torch.inference_mode():
