@@ -12,7 +12,8 @@ The line from raw rows to production, in order:
 - ``candidate``: the candidate as an immutable version in the registry.
 - ``approval``: a person's approval of a promotion. Exists only if an approval is required.
 - ``rollout``: stepwise shift of traffic to the candidate. Exists only with rollout settings.
-- ``rollout_review``: live quality of the rollout, and the rows on which it failed; also only then.
+- ``rollout_review``: live quality of the rollout, and the rows on which it failed. Exists only with
+  rollout settings.
 - ``production_model``: version that the registry's production pointer refers to.
 
 Two assets are beside the line. Without drift settings, ``drift_report`` does not exist and
@@ -27,5 +28,5 @@ an import from here.
 
 Each module builds its asset with a function ``<name>_asset``, which takes the name of the pipeline
 and the fields of ``sluice.config.resolved.ResolvedPipeline`` that the asset needs. An asset reads
-its inputs, calls the library below ``sluice`` and attaches metadata; it decides nothing itself.
+its inputs, calls the library in ``sluice`` and attaches metadata. The library makes all decisions.
 """

@@ -51,11 +51,15 @@ MAX_LOGGED_DIFFERENCES = 5
 class BestConfig(Record):
     """Settings that training uses, and the search that selected them."""
 
-    subject: dict[str, str] = Field(description="Digests of data, config, code and search rules.")
+    subject: dict[str, str] = Field(
+        description="Digests of data, config, code and search settings."
+    )
     setup: TrialSettings = Field(description="Settings of the best trial, or of the YAML file.")
     found: str = Field(description="Digest of the pipeline's config with these settings.")
     num_trials: int = Field(description="Number of trials of the search; 0 without a search.")
-    study: str | None = Field(description="Artifact digest of the study (JSON).")
+    study: str | None = Field(
+        description="Artifact digest of the study (JSON); None without a search."
+    )
 
 
 def best_config_asset(

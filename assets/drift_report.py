@@ -159,7 +159,7 @@ def newest_samples(ledger: RolloutLedger, pipeline: str, *, window_rows: int) ->
 
 
 def production_since(ledger: RolloutLedger, model: str) -> datetime:
-    """Return the time since which the current version is in production.
+    """Return the time at which the current version came into production.
 
     This is the time of the last promotion or rollback.
     """

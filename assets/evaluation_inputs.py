@@ -33,7 +33,7 @@ def open_inputs(
     *,
     features: FeatureSet,
 ) -> tuple[str, ...]:
-    """Open all artifacts that the evaluation of a candidate will read; return their names.
+    """Open all artifacts that the evaluation of a candidate will read; return descriptions of them.
 
     Raises:
         IntegrityError, GateBlocked: See ``open_evaluation_inputs`` and ``load_baseline``.

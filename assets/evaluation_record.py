@@ -67,7 +67,7 @@ class Evaluation(Record):
         description="Note on the code that scored the reference; empty if it is the candidate's.",
     )
     symptoms: tuple[str, ...] = Field(
-        (), description="Problems that the training curves of the candidate show."
+        (), description="Problems that the training curves of the candidate show, and what to do."
     )
     approved: StoredTable | None = Field(
         description="Losses of the version in the setting guards.approved; None if it is not set."

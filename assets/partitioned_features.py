@@ -116,10 +116,10 @@ def compute_partitioned_features(
         raw: Raw rows.
         previous: Partitions that the same workload, settings and code computed before.
         source: Source from which workers build the workload.
-        compute: Machines. The features are computed in worker processes of this machine, or of the
-            Ray cluster at the address. This process computes the partitions of the check. It also
-            computes the others if ``workers`` is 1, or if they should take less than
-            ``MIN_POOL_S``.
+        compute: Machines. This process computes the checked partitions. Worker processes of this
+            machine, or of the Ray cluster at ``address``, compute the other partitions. If
+            ``workers`` is 1, or if they will probably take less than ``MIN_POOL_S``, this process
+            computes these, too.
         store: Artifact store.
         progress: Receives the number of finished partitions.
 

@@ -28,8 +28,8 @@ def production_model_asset(
 
     Args:
         pipeline: Name of the pipeline.
-        has_rollout: Whether a rollout is configured, which precedes a promotion.
-        gate_settings_digest: Digest of gate, guards and suites.
+        has_rollout: Whether the pipeline has rollout settings.
+        gate_settings_digest: Digest of the settings of gate, guards and suites.
         approval_settings: Approval that a promotion requires.
         tracking: Servers to which the promotion is mirrored.
     """

@@ -58,7 +58,7 @@ def promotion_verdict_asset(
         model: Settings of the model.
         gate: Settings of the promotion gate.
         guards: Settings of the guards.
-        gate_settings_digest: Digest of gate, guards and suites.
+        gate_settings_digest: Digest of the settings of gate, guards and suites.
         approval_settings: Approval that a promotion requires; the receipt records it.
     """
 

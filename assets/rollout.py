@@ -28,7 +28,7 @@ def rollout_asset(
     Args:
         pipeline: Name of the pipeline.
         settings: Settings of the rollout.
-        gate_settings_digest: Digest of gate, guards and suites.
+        gate_settings_digest: Digest of the settings of gate, guards and suites.
         approval_settings: Approval that the start of a rollout requires.
     """
 

@@ -33,7 +33,8 @@ class RolloutReview(Record):
     rollout: str = Field(description="Id of the rollout.")
     phase: str = Field(description="Phase of the rollout at the time of the review.")
     quality: str = Field(
-        description="Reason of the newest verdict on labelled rows, or that no verdict exists yet."
+        description="Reason of the newest verdict on labelled rows; before it, that too few labels "
+        "have arrived."
     )
     failed: FailedRows | None = Field(
         description="Rows on which the challenger failed; None if it was not rolled back."

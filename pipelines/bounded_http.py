@@ -131,14 +131,16 @@ class _BoundedReader(io.RawIOBase):
     def __init__(self, connection: socket.socket, limits: HttpLimits) -> None:
         self._connection = connection
         self._header_deadline_s = time.monotonic() + limits.max_header_s
-        self._remaining_bytes = self._max_bytes = limits.max_header_bytes
+        self._remaining_bytes = self._max_header_bytes = limits.max_header_bytes
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         if self._remaining_bytes <= 0:
-            raise http.client.HTTPException(f"The header is larger than {self._max_bytes} bytes")
+            raise http.client.HTTPException(
+                f"The header is larger than {self._max_header_bytes} bytes"
+            )
         remaining_s = self._header_deadline_s - time.monotonic()
         if remaining_s <= 0:
             raise TimeoutError("the header was not complete in time")

@@ -27,7 +27,7 @@ class RunConsole:
     """Shows the events of one run and the progress of its stages.
 
     Prints one line per stage. On a terminal, it also draws a progress bar. Elsewhere, it also
-    prints a line after each tenth of a stage with many parts, and if it printed none for a while.
+    prints lines during a stage: after each tenth of many parts, and if the last line is old.
     """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.perf_counter) -> None:

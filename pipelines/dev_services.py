@@ -63,14 +63,14 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
     with (
         _safe_python_path() as empty_folder,
         dg.DagsterInstance.get() as instance,
-        _run_code_server(instance, empty_folder) as workspace,
-        _run_daemon(workspace, empty_folder) as daemon,
+        _run_code_server(instance, empty_folder) as workspace_path,
+        _run_daemon(workspace_path, empty_folder) as daemon,
     ):
         instance.optimize_for_webserver(_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW)
         with WorkspaceProcessContext(
             instance,
             version=__version__,
-            workspace_load_target=WorkspaceFileTarget([str(workspace)]),
+            workspace_load_target=WorkspaceFileTarget([str(workspace_path)]),
             code_server_log_level=_LOG_LEVEL,
         ) as context:
             app = create_app_from_workspace_process_context(context, live_data_poll_rate=_POLL_MS)
@@ -97,13 +97,14 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
 def _safe_python_path() -> Iterator[Path]:
     """Keep the working folder off ``sys.path`` of Dagster's processes; yield an empty folder.
 
-    A module in the working folder could replace one of the standard library, and a state folder may
-    have been downloaded with untrusted files. Three properties of Dagster are compensated:
+    A module in the working folder could replace a module of the standard library. The working
+    folder may contain untrusted files, such as a downloaded state folder. Three properties of
+    Dagster are compensated:
 
     - Dagster starts Python without ``-P``. The variable PYTHONSAFEPATH has the same effect.
-    - Dagster first searches a folder that its caller chooses, while it loads the pipelines. The
-      callers of this function choose the empty folder.
-    - Dagster removes the first folder of ``sys.path`` while it loads the pipelines. PYTHONPATH
+    - While Dagster loads the pipelines, it first searches the working folder of the target. The
+      callers of this function pass the empty folder as working folder.
+    - While Dagster loads the pipelines, it removes the first folder of ``sys.path``. PYTHONPATH
       therefore begins with the empty folder.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-dev-") as folder:
@@ -123,13 +124,15 @@ def _run_code_server(instance: dg.DagsterInstance, empty_folder: Path) -> Iterat
         ProxyServerManager(instance, target, code_server_log_level=_LOG_LEVEL) as servers,
         tempfile.TemporaryDirectory() as folder,
     ):
-        workspace = Path(folder) / "workspace.yaml"
-        workspace.write_text(yaml.safe_dump({"load_from": list(servers.get_code_server_specs())}))
-        yield workspace
+        workspace_path = Path(folder) / "workspace.yaml"
+        workspace_path.write_text(
+            yaml.safe_dump({"load_from": list(servers.get_code_server_specs())})
+        )
+        yield workspace_path
 
 
 @contextlib.contextmanager
-def _run_daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _run_daemon(workspace_path: Path, empty_folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the daemon, which runs schedules and sensors; stop it on exit.
 
     The daemon finds the instance by DAGSTER_HOME. Command-line arguments are not used, because they
@@ -142,7 +145,7 @@ def _run_daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Pop
         [
             *(sys.executable, "-P", "-m", "dagster._daemon", "run"),
             *("--log-level", _LOG_LEVEL, "--shutdown-pipe", str(read_end)),
-            *("--code-server-log-level", _LOG_LEVEL, "--workspace", str(workspace)),
+            *("--code-server-log-level", _LOG_LEVEL, "--workspace", str(workspace_path)),
         ],
         pass_fds=[read_end],
         cwd=empty_folder,

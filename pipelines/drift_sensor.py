@@ -141,7 +141,8 @@ def request_training(
 ) -> dg.RunRequest | str:
     """Return the training request for a drift alarm, or why no training is started.
 
-    Each alarm starts one training. A failed training is started again an hour after its end.
+    Each alarm starts one training. A failed training is started again an hour after its end. The
+    result is "" if there is no alarm.
 
     Args:
         pipeline: Name of the pipeline.

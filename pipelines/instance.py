@@ -64,7 +64,7 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
     Raises:
         SettingsError: Its ``dagster.yaml`` is not a readable YAML file, or sets log handlers.
         StorageError: The folder is not writable or its disk is full. A disk that becomes full
-            inside the ``with`` block raises it, too.
+            inside the ``with`` block also raises this error.
     """
     config = home.dagster / "dagster.yaml"
     if not config.exists():
@@ -129,7 +129,7 @@ class _EventHandler(_EventListenerLogHandler):
 
 
 class _Relay:
-    """Passes events from ``_EventHandler`` to its instance, and keeps the StorageError of an event.
+    """Passes events from ``_EventHandler`` to Dagster, and stores the StorageError of an event.
 
     Dagster's handler would print the error. ``_EventHandler`` raises it afterwards.
     """
@@ -139,7 +139,7 @@ class _Relay:
         self.error: StorageError | None = None
 
     def handle_new_event(self, *args: Any, **kwargs: Any) -> None:
-        """Forward an event; the handler raises a stored error afterwards."""
+        """Pass an event to Dagster; store a StorageError, which the handler raises afterwards."""
         try:
             self._instance.handle_new_event(*args, **kwargs)
         except StorageError as error:

@@ -28,10 +28,10 @@ class ModelStatus:
     """Status of a model, as needed for its next promotion."""
 
     production_number: int | None
-    """Number of the version in production."""
+    """Number of the version in production; None if no version is in production."""
 
     rollout: Rollout | None
-    """The last rollout of the model."""
+    """The last rollout of the model; None before the first rollout."""
 
     num_servers: int
     """Number of servers that serve the model now."""
@@ -63,8 +63,8 @@ def promotion_sensor(
     Args:
         pipeline: Name of the pipeline.
         jobs: Jobs that the sensor starts.
-        has_rollout: Whether a rollout is configured, which precedes a promotion.
-        gate_settings_digest: Digest of gate, guards and suites.
+        has_rollout: Whether the pipeline has rollout settings.
+        gate_settings_digest: Digest of the settings of gate, guards and suites.
         approval_settings: Approval for which the sensor waits.
     """
     candidate_key = dg.AssetKey([pipeline, "candidate"])
@@ -117,8 +117,8 @@ def next_request(
         event: Materialization of the candidate.
         ledger: Read to verify that the evidence still allows a promotion.
         instance: Read to find a run that was already started.
-        has_rollout: Whether a rollout is configured, which precedes a promotion.
-        gate_settings_digest: Digest of gate, guards and suites.
+        has_rollout: Whether the pipeline has rollout settings.
+        gate_settings_digest: Digest of the settings of gate, guards and suites.
         approval_settings: Approval that the promotion requires.
         now: Current time.
     """
@@ -158,7 +158,7 @@ def request_promotion(
         pipeline: Name of the pipeline.
         event: Materialization of the candidate.
         status: Status of the model.
-        has_rollout: Whether a rollout is configured, which precedes a promotion.
+        has_rollout: Whether the pipeline has rollout settings.
     """
     materialization = event.asset_materialization
     metadata = materialization.metadata if materialization else {}
@@ -213,7 +213,7 @@ def _rollout_obstacle(model: str, version: int, status: ModelStatus) -> str:
     if not status.num_servers:
         return (
             f"The verdict on version {version} is PROMOTE, but no server answers requests for "
-            f"{model}, which a rollout requires. Start one: sluice serve {model} (for a pipeline "
-            "of your own: sluice serve with the path of its YAML)"
+            f"{model}, which a rollout requires. Start a server: sluice serve {model} (for your "
+            "own pipeline: sluice serve with the path of its YAML)"
         )
     return ""

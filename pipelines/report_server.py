@@ -155,7 +155,7 @@ def find_file(folder: Path, path: str) -> Path | None:
 
 
 def listen(first_port: int, *, reserved_port: int | None = None) -> socket.socket:
-    """Listen on the first free loopback port of 20 from ``first_port`` on, else on any free port.
+    """Listen on the first free loopback port from ``first_port`` on; after 20 ports, on any.
 
     Args:
         first_port: The preferred port.
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("listener", type=int, help="descriptor of the bound socket")
     parser.add_argument(
-        "parent", type=int, help="id of the process after whose end this process ends"
+        "parent", type=int, help="id of the parent process; this process ends after it"
     )
     parser.add_argument("trusted_hosts", nargs="*", help="host names besides loopback")
     arguments = parser.parse_args()

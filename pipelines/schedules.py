@@ -133,7 +133,7 @@ def find_changes(
     ):
         changes["data"] = None
     is_same_code = code.digest == trained_models.code
-    # The digest of the producer also changes with the code. Changes of the code are added below.
+    # The digest of the producer also changes with the code, which is compared below.
     producer = feature_producer(base.workload, path=base.path)
     if features is None or (is_same_code and features.maker != producer):
         changes["workload"] = None

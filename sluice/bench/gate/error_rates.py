@@ -33,9 +33,11 @@ class ScenarioRates(Record):
     """Promotion rates in one scenario: of the gate, and of naive tests."""
 
     scenario: GateScenario
-    false_promotions: Rate = Field(description="Promotions of a candidate without a true gain.")
+    false_promotions: Rate = Field(
+        description="Promotions of a candidate whose true gain is not above ``min_gain``."
+    )
     power: Rate = Field(
-        description="Promotions of a candidate with a true gain. A test that knows the standard "
+        description="Promotions of a candidate with a larger gain. A test that knows the standard "
         "error detects this gain in 80 % of the simulations."
     )
     naive: dict[str, Rate] = Field(

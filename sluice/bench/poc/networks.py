@@ -159,7 +159,7 @@ class Experts(nn.Module):
 
 
 class Attention(nn.Module):
-    """One transformer layer with learned positions, then the mean over the sequence."""
+    """One transformer layer with learned position embeddings, then the mean over the sequence."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from sluice.bench.poc.result import DefectResult, HealthyResult, PocBenchmarkRep
 
 
 def defect_line(result: DefectResult) -> Text:
-    """Return one line about a planted defect; if it was not caught, with the difference."""
+    """Return one line about a planted defect, with the difference if it was not caught."""
     if result.is_caught:
         return result_line(
             "caught", "green", f"{result.name}: {result.check}", seconds=result.seconds

@@ -81,7 +81,7 @@ def summarize_healthy(name: str, report: GateReport) -> HealthyResult:
 def compare_with_expected(defect: Defect, results: tuple[CheckResult, ...]) -> DefectResult:
     """Compare the results of all checks with the expected result of the named check.
 
-    The first check that failed, or had insufficient data, must be the named one. If a warning is
+    The first check that failed, or had insufficient data, must be the named check. If a warning is
     expected, no check may fail, and the named check must warn.
     """
     objections = [result for result in results if result.outcome in ("fail", "insufficient")]

@@ -88,7 +88,7 @@ def measure_padding(*, num_batches: int, num_rounds: int, seed: int, folder: Pat
 
 
 def _make_training_step(seed: int) -> Callable[[Tensor, Tensor], None]:
-    """Return a function that trains a small classifier on a batch; longer padding costs more."""
+    """Return a function that trains a small classifier on a batch, padding tokens included."""
     torch.manual_seed(seed)
     network = nn.ModuleList([nn.Embedding(_VOCAB_SIZE, 32), nn.Linear(32, 64), nn.Linear(64, 2)])
     embedding, hidden, head = network

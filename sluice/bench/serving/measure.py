@@ -31,7 +31,7 @@ REQUESTS_PER_S = 100.0
 
 _NUM_CONNECTIONS = 8
 _MAX_LOADING_S = 60.0
-"""Maximum time in which the challenger's process must start [s]."""
+"""Maximum wait until the challenger's process has loaded its model [s]."""
 
 
 class ServerMeasurement(Record):
@@ -129,7 +129,7 @@ def _measure_model_alone(seconds: float) -> LoadResult:
     latencies_s: list[float] = []
 
     def work() -> None:
-        torch.set_num_threads(1)  # in each thread, as sluice/serving/arm.py explains
+        torch.set_num_threads(1)  # a setting of this thread only, see sluice/serving/arm.py
         deployed.predict(x_NLD, None)
         while jobs.get():
             prediction_start_s = time.monotonic()

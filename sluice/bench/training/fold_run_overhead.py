@@ -1,6 +1,6 @@
 """Time to resume a fold run, and speed of fold runs in one process and in several.
 
-The fold runs are those of a pipeline: each reads the stored table and stores its weights.
+As in a pipeline, each fold run reads the stored table and stores its weights.
 """
 
 import dataclasses

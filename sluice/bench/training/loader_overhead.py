@@ -159,7 +159,7 @@ def _run_trainer(case: _Case, settings: TrainSettings) -> nn.Module:
 
 
 def _run_loop(case: _Case, settings: TrainSettings) -> nn.Module:
-    """Run a minimal loop; return a model with the same weights as that of ``_run_trainer``."""
+    """Run a minimal loop; return a model with the same weights as the model of ``_run_trainer``."""
     model, train_examples, val_examples = copy.deepcopy(case.model), case.train, case.val
     optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=settings.weight_decay, fused=True

@@ -55,8 +55,8 @@ class TrainerSpeed(Record):
         description="Median duration of one checkpoint, synced to disk [s]."
     )
     checkpoint_share: float = Field(
-        description="Share of the training time that checkpoints take, if they are written after "
-        "the epochs that the settings define."
+        description="Share of the training time that checkpoints take. One is written after an "
+        "epoch if it is due by the settings (see ``CheckpointWriter``)."
     )
     checkpoint_load_seconds: float = Field(
         description="Median time to read and verify the newest checkpoint and load its state [s]."
