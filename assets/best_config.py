@@ -99,10 +99,10 @@ def best_config_asset(
         raw_data: TableRecord,
         features: FeatureSet,
     ) -> dg.MaterializeResult[BestConfig]:
-        data = features.table.digest
-        subject = search_subject(inputs, data)
+        data_digest = features.table.digest
+        subject = search_subject(inputs, data_digest)
         with sluice_state.ledger() as ledger:
-            required_subject = poc_subject(base, poc, data)
+            required_subject = poc_subject(base, poc, data_digest)
             require(
                 ledger.find_receipt("poc", required_subject), gate="poc", subject=required_subject
             )
@@ -115,7 +115,7 @@ def best_config_asset(
                 context.run.run_id,
                 "search",
                 seeds=planned_evaluation.seeds,
-                data=data,
+                data=data_digest,
             )
             require_same_features(inputs, features.table, raw_data, sluice_state.store)
         study = _search(

@@ -141,5 +141,5 @@ def approval_job(pipeline: str) -> UnresolvedAssetJobDefinition:
 
 
 def _approval_check(pipeline: str) -> dg.AssetSelection:
-    key = dg.AssetCheckKey(dg.AssetKey([pipeline, "candidate"]), APPROVED)
-    return dg.AssetSelection.checks(key)
+    check_key = dg.AssetCheckKey(dg.AssetKey([pipeline, "candidate"]), APPROVED)
+    return dg.AssetSelection.checks(check_key)

@@ -238,14 +238,16 @@ class _AlertCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Read the file of alerts."""
-        labels = ("model", "kind", "severity")
-        num_alerts = CounterMetricFamily("sluice_alerts", "Alerts raised.", labels=labels)
+        label_names = ("model", "kind", "severity")
+        num_alerts = CounterMetricFamily("sluice_alerts", "Alerts raised.", labels=label_names)
         last_alert_times = GaugeMetricFamily(
-            "sluice_last_alert_timestamp_seconds", "Time of the last alert.", labels=labels
+            "sluice_last_alert_timestamp_seconds", "Time of the last alert.", labels=label_names
         )
         alerts = read_alerts(self._home)
-        for key in sorted({(a.model, a.kind, a.severity) for a in alerts}):
-            times = [a.at.timestamp() for a in alerts if (a.model, a.kind, a.severity) == key]
-            num_alerts.add_metric(key, len(times))
-            last_alert_times.add_metric(key, max(times))
+        for label_values in sorted({(a.model, a.kind, a.severity) for a in alerts}):
+            times = [
+                a.at.timestamp() for a in alerts if (a.model, a.kind, a.severity) == label_values
+            ]
+            num_alerts.add_metric(label_values, len(times))
+            last_alert_times.add_metric(label_values, max(times))
         yield from (num_alerts, last_alert_times)

@@ -36,8 +36,8 @@ class ModelStatus:
     num_servers: int
     """Number of servers that serve the model now."""
 
-    at: datetime
-    """Time of this status."""
+    read_at: datetime
+    """Time at which the status was read."""
 
 
 def read_model_status(ledger: RolloutLedger, model: str, *, now: datetime) -> ModelStatus:
@@ -46,7 +46,7 @@ def read_model_status(ledger: RolloutLedger, model: str, *, now: datetime) -> Mo
         production_number=ledger.production_number(model),
         rollout=ledger.rollout(model),
         num_servers=len(live_servers(ledger, model, now=now)),
-        at=now,
+        read_at=now,
     )
 
 
@@ -175,7 +175,7 @@ def request_promotion(
     asset = PRODUCTION_MODEL if skips_rollout else ROLLOUT
     return dg.RunRequest(
         # The key changes with time, so that a failed run is repeated.
-        run_key=f"{receipt}:{asset} {_retry_interval_index(status.at)}",
+        run_key=f"{receipt}:{asset} {_retry_interval_index(status.read_at)}",
         job_name=promotion_job_name(pipeline) if skips_rollout else rollout_job_name(pipeline),
         run_config={"ops": {f"{pipeline}__{asset}": {"config": {"version": version}}}},
         tags={

@@ -77,22 +77,22 @@ class ReportHandler(BoundedHandler):
         """Log nothing: the terminal is used by Dagster."""
 
     def _respond(self, *, with_content: bool) -> None:
-        path = urlsplit(self.path).path
+        url_path = urlsplit(self.path).path
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not is_trusted_host(hosts[0], self.server.trusted_hosts):
             self.send_error(HTTPStatus.FORBIDDEN, "The Host header must name this machine")
             return
-        if path == "/":
+        if url_path == "/":
             page = index_page(self.server.folder).encode()
             self._send(page, content_type="text/html; charset=utf-8", with_content=with_content)
             return
-        if path == "/metrics" and self.server.metrics is not None:
+        if url_path == "/metrics" and self.server.metrics is not None:
             self._send(self.server.metrics(), content_type=MEDIA_TYPE, with_content=with_content)
             return
-        file = find_file(self.server.folder, path)
+        file = find_file(self.server.folder, url_path)
         if file is None:
             self.send_error(HTTPStatus.NOT_FOUND, "No such report")
-        elif file.name == "index.html" and not path.endswith(("/", ".html")):
+        elif file.name == "index.html" and not url_path.endswith(("/", ".html")):
             # The redirection adds a slash, so that relative links work.
             self.send_response(HTTPStatus.MOVED_PERMANENTLY)
             relative_path = file.parent.relative_to(self.server.folder).as_posix()
@@ -136,12 +136,12 @@ class ReportHandler(BoundedHandler):
         self.end_headers()
 
 
-def find_file(folder: Path, path: str) -> Path | None:
-    """Return the file of a URL path, or None when it does not exist inside ``folder``.
+def find_file(folder: Path, url_path: str) -> Path | None:
+    """Return the file of a URL path; None if it does not exist inside ``folder``.
 
     For a folder, its ``index.html`` is returned. Links are resolved before the path is checked.
     """
-    parts = [part for part in unquote(path).split("/") if part]
+    parts = [part for part in unquote(url_path).split("/") if part]
     if any(part.startswith(".") or "\0" in part or "\\" in part for part in parts):
         return None
     try:

@@ -13,7 +13,7 @@ from sluice.base.home import Home
 
 _NO_CONFIG = reject_config(
     "set SLUICE_HOME, SLUICE_REGISTRY_URL and SLUICE_REGISTRY_KEY where Sluice is started",
-    why="Folders, addresses and keys are fixed when Sluice starts.",
+    description="Folders, addresses and keys are fixed when Sluice starts.",
 )
 
 

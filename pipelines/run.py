@@ -123,10 +123,10 @@ def run_pipeline(
             has_rollout = pipeline.settings.rollout is not None
             request = request_promotion(name, event, status_before, has_rollout=has_rollout)
             metadata = _metadata(event)
-            number = int(str(metadata[VERSION].value))
+            version_number = int(str(metadata[VERSION].value))
             missing_approval = None
             if isinstance(request, dg.RunRequest):
-                missing_approval = _missing_approval(ledger, pipeline.settings, number)
+                missing_approval = _missing_approval(ledger, pipeline.settings, version_number)
         waits_for = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""
         if missing_approval is not None:
             waits_for = str(missing_approval)
@@ -137,7 +137,7 @@ def run_pipeline(
                 request.job_name,
                 instance,
                 console,
-                config=request.run_config,
+                run_config=request.run_config,
                 tags=request.tags,
             )
         with SluiceState.at(home).ledger() as ledger:
@@ -149,7 +149,9 @@ def run_pipeline(
     decision = PromotionDecision.model_validate_json(
         (home.records / name / "promotion_verdict.json").read_bytes()
     )
-    is_rolling_out = rollout is not None and rollout.version == number and not rollout.is_over
+    is_rolling_out = (
+        rollout is not None and rollout.version == version_number and not rollout.is_over
+    )
     wall_s = time.perf_counter() - start_s
     return RunReport(
         pipeline=name,
@@ -159,10 +161,10 @@ def run_pipeline(
         remedy=decision.verdict.remedy,
         symptoms=evaluation.symptoms,
         worse=str(metadata[WORSE_METRICS].value),
-        version=number,
+        version=version_number,
         created=bool(metadata[NEW].value),
         production=production,
-        promoted=production == number and status_before.production_number != production,
+        promoted=production == version_number and status_before.production_number != production,
         rolls_out=is_rolling_out,
         waits_for=waits_for,
         needs_approval=missing_approval is not None,
@@ -182,13 +184,13 @@ def run_pipeline(
 
 
 def _missing_approval(
-    ledger: Ledger, settings: PipelineSettings, number: int
+    ledger: Ledger, settings: PipelineSettings, version_number: int
 ) -> ApprovalMissing | None:
     """Return the error that names the missing approval; None if the promotion can be tried."""
     try:
         ledger.require_promotable(
             settings.name,
-            number,
+            version_number,
             gate_settings_digest=settings.gate_settings_digest,
             approval_settings=settings.approval,
         )
@@ -218,8 +220,8 @@ def search_pipeline(
     with open_instance(home) as instance:
         close_killed_runs(instance)
         _execute(definitions, search_job_name(pipeline.settings.name), instance, console)
-    record = home.records / pipeline.settings.name / "best_config.json"
-    best = BestConfig.model_validate_json(record.read_bytes())
+    record_path = home.records / pipeline.settings.name / "best_config.json"
+    best = BestConfig.model_validate_json(record_path.read_bytes())
     assert best.study is not None  # the pipeline has a search
     return best, StudySummary.model_validate_json(ArtifactStore(home.artifacts).get(best.study))
 
@@ -230,7 +232,7 @@ def _execute(
     instance: dg.DagsterInstance,
     console: RunConsole,
     *,
-    config: Mapping[str, object] | None = None,
+    run_config: Mapping[str, object] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> str:
     run_id = str(uuid.uuid4())
@@ -239,7 +241,7 @@ def _execute(
     try:
         with spans.span("job", job=job, run=run_id) as span, interruptible_pools():
             definitions.resolve_job_def(job).execute_in_process(
-                run_config=QUIET_CONSOLE | dict(config or {}),
+                run_config=QUIET_CONSOLE | dict(run_config or {}),
                 instance=instance,
                 run_id=run_id,
                 tags={
@@ -289,12 +291,12 @@ def _sluice_error(error: BaseException) -> SluiceError | None:
 
 
 def _candidate_event(instance: dg.DagsterInstance, pipeline: str, run_id: str) -> dg.EventLogEntry:
-    key = dg.AssetKey([pipeline, "candidate"])
+    candidate_key = dg.AssetKey([pipeline, "candidate"])
     records = instance.get_records_for_run(
         run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
     ).records
     events = [record.event_log_entry for record in records]
-    return next(e for e in events if e.asset_materialization.asset_key == key)  # type: ignore[union-attr]
+    return next(e for e in events if e.asset_materialization.asset_key == candidate_key)  # type: ignore[union-attr]
 
 
 def _metadata(event: dg.EventLogEntry) -> Mapping[str, dg.MetadataValue]:

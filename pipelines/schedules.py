@@ -122,7 +122,7 @@ def find_changes(
         state: State folder, which contains the records of the stages.
     """
     base = inputs.base
-    code = identify_code(base.workload, base.model)
+    code_identity = identify_code(base.workload, base.model)
     features = read_latest_record(FeatureSet, state.home.records, pipeline, "features")
     best_config = read_latest_record(BestConfig, state.home.records, pipeline, "best_config")
     changes: dict[str, None] = {}
@@ -132,7 +132,7 @@ def find_changes(
         or features.raw != source_digest
     ):
         changes["data"] = None
-    is_same_code = code.digest == trained_models.code
+    is_same_code = code_identity.digest == trained_models.code
     # The digest of the producer also changes with the code, which is compared below.
     producer = feature_producer(base.workload, path=base.path)
     if features is None or (is_same_code and features.maker != producer):
@@ -146,7 +146,7 @@ def find_changes(
             if role != "code" and best_config.subject.get(role) != digest:
                 changes[names_by_role.get(role, role)] = None
     if not is_same_code:
-        changes[describe_changes(code, trained_models.code_identity)] = None
+        changes[describe_changes(code_identity, trained_models.code_identity)] = None
     if trained_models.seeds != seeds:
         changes["seeds"] = None
     return tuple(changes)

@@ -102,8 +102,8 @@ class SourcePoll:
         )
 
     def _load(self, load_asset: LoadAsset | None) -> SourceState:
-        key = source_key(self._workload)
-        inputs = {} if key is None or load_asset is None else {SOURCE: load_asset(key)}
+        asset_key = source_key(self._workload)
+        inputs = {} if asset_key is None or load_asset is None else {SOURCE: load_asset(asset_key)}
         with (
             provide_source(self._workload, inputs) if inputs else contextlib.nullcontext(),
             wrap_user_errors("load_rows of the workload"),

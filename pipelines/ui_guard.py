@@ -110,7 +110,7 @@ def _reject_method_or_type(scope: Scope, headers: Headers) -> RequestRejection |
             f"{scope['path']} is not served by {method}. Send GraphQL by POST.",
         )
     content_types = [
-        kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")
+        header.partition(";")[0].strip().lower() for header in headers.getlist("content-type")
     ]
     if method == "POST" and content_types != ["application/json"]:
         return RequestRejection(

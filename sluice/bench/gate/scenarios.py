@@ -160,11 +160,11 @@ class GateScenario(Record):
         )
 
 
-def _draw_shocks(rng: np.random.Generator, count: int, tails: Tails) -> NDArray[np.float64]:
+def _draw_shocks(rng: np.random.Generator, num_shocks: int, tails: Tails) -> NDArray[np.float64]:
     """Return uncorrelated shocks (K,) of variance 1."""
     if tails == "t3":
-        return rng.standard_t(3, size=count) / math.sqrt(3.0)
-    shock_K = rng.normal(size=count)
+        return rng.standard_t(3, size=num_shocks) / math.sqrt(3.0)
+    shock_K = rng.normal(size=num_shocks)
     if tails == "clustered":
         variance = 1.0
         # In GARCH(1, 1), the variance of a value depends on the previous value.

@@ -111,7 +111,7 @@ class TrafficSimulator:
         )
 
     def _add_requests(
-        self, counts_before: ArmCounts, requests: int, *, is_harmful: bool
+        self, counts_before: ArmCounts, num_requests: int, *, is_harmful: bool
     ) -> ArmCounts:
         traffic, rng = self._traffic, self._rng
         # The mean of this factor is 1, so that ``error_rate`` remains the mean error rate.
@@ -124,8 +124,10 @@ class TrafficSimulator:
             "slower": upper_tail_probability(_P95 - self._shared_effect)
             * (traffic.slow_response_factor if is_harmful else 1.0),
         }
-        counts = {name: int(rng.binomial(requests, min(1.0, rate))) for name, rate in rates.items()}
+        counts = {
+            name: int(rng.binomial(num_requests, min(1.0, rate))) for name, rate in rates.items()
+        }
         return ArmCounts(
-            requests=counts_before.requests + requests,
+            requests=counts_before.requests + num_requests,
             **{name: getattr(counts_before, name) + count for name, count in counts.items()},
         )

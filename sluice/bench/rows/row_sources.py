@@ -249,13 +249,13 @@ def _compare_records(
     )
 
 
-def make_documents(count: int, rng: np.random.Generator) -> list[Any]:
+def make_documents(num_documents: int, rng: np.random.Generator) -> list[Any]:
     """Return random token ids of documents whose lengths are log-normal, as is typical of texts.
 
     The median length is 32 tokens. Lengths are clipped to 4 to 1,024 tokens, and the first document
     has 1,024 tokens.
     """
-    lengths = np.exp(rng.normal(np.log(32), 0.9, count)).astype(np.int64).clip(4, 1_024)
+    lengths = np.exp(rng.normal(np.log(32), 0.9, num_documents)).astype(np.int64).clip(4, 1_024)
     lengths[0] = 1_024
     return [rng.integers(1, _VOCAB_SIZE, length) for length in lengths]
 

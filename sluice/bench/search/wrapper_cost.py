@@ -101,9 +101,9 @@ def measure_wrapper(
     cpu_ms: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
     result_counts: set[int] = set()
     with tune_environment(), join_ray(ComputeSettings()):
-        for number in range(num_rounds):
+        for round_number in range(num_rounds):
             # The first run of a round may be slower, so each variant is first in turn.
-            first_index = number % len(_VARIANTS)
+            first_index = round_number % len(_VARIANTS)
             for variant in (*_VARIANTS[first_index:], *_VARIANTS[:first_index]):
                 num_results, wall_s, cpu_s = _run_study(
                     variant,
@@ -111,7 +111,7 @@ def measure_wrapper(
                     num_workers=num_workers,
                     cpus_per_worker=cpus_per_worker,
                     sleep_s=sleep_s,
-                    folder=folder / f"{variant}-{number}",
+                    folder=folder / f"{variant}-{round_number}",
                 )
                 result_counts.add(num_results)
                 wall_times_s[variant].append(wall_s)

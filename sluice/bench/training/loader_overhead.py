@@ -123,9 +123,9 @@ def _measure(
     # The first two trainings also warm up both loops.
     _require_same_weights(case, _run_trainer(case, settings), _run_loop(case, settings))
     seconds: dict[str, list[float]] = {"trainer": [], "loop": []}
-    for number in range(num_rounds):
+    for round_number in range(num_rounds):
         pair = [("trainer", _run_trainer), ("loop", _run_loop)]
-        for name, run in pair if number % 2 else reversed(pair):
+        for name, run in pair if round_number % 2 else reversed(pair):
             start_s = clock()
             run(case, settings)
             seconds[name].append(clock() - start_s)
@@ -251,19 +251,19 @@ def _build_cases(num_rows: int, folder: Path) -> Iterator[_Case]:
     The inputs are built from ``num_rows`` train rows, followed by the validation rows.
     """
     generator = torch.Generator().manual_seed(0)
-    total = num_rows + _NUM_VAL_ROWS
-    y = torch.randn(total, 1, generator=generator)
-    table = torch.randn(total, 32, 8, generator=generator)
+    total_rows = num_rows + _NUM_VAL_ROWS
+    y = torch.randn(total_rows, 1, generator=generator)
+    table = torch.randn(total_rows, 32, 8, generator=generator)
     hidden = nn.Sequential(nn.Flatten(), nn.Linear(256, 128), nn.ReLU(), nn.Dropout(0.1))
-    parts = [table[part] for part in _split_slices(num_rows)]
-    yield _build_case("table", nn.Sequential(*hidden, nn.Linear(128, 1)), parts, y, num_rows)
+    split_inputs = [table[part] for part in _split_slices(num_rows)]
+    yield _build_case("table", nn.Sequential(*hidden, nn.Linear(128, 1)), split_inputs, y, num_rows)
 
-    lengths = torch.randint(4, _MAX_TOKENS + 1, (total,), generator=generator)
-    ids = torch.randint(1, _VOCAB_SIZE, (total, _MAX_TOKENS), generator=generator)
+    lengths = torch.randint(4, _MAX_TOKENS + 1, (total_rows,), generator=generator)
+    ids = torch.randint(1, _VOCAB_SIZE, (total_rows, _MAX_TOKENS), generator=generator)
     tokens = [_Tokens(ids[part], lengths[part]) for part in _split_slices(num_rows)]
     yield _build_case("tokens", _TokenNetwork(), tokens, y, num_rows)
 
-    pixels = torch.randint(256, (total, 1, _IMAGE_PIXELS, _IMAGE_PIXELS), generator=generator)
+    pixels = torch.randint(256, (total_rows, 1, _IMAGE_PIXELS, _IMAGE_PIXELS), generator=generator)
     path = folder / "images.npy"
     np.save(path, pixels.to(torch.uint8).numpy())
     try:

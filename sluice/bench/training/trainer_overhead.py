@@ -103,9 +103,9 @@ def measure_trainer(
     seconds: dict[str, list[float]] = {"trainer": [], "loop": []}
     with deterministic(), RandomStream(derive_seed(seed, "benchmark")).active():
         _require_same_weights(trainings.run_trainer(), trainings.run_loop())  # also warms up both
-        for number in range(num_rounds):
+        for round_number in range(num_rounds):
             pair = [("trainer", trainings.run_trainer), ("loop", trainings.run_loop)]
-            for name, run in pair if number % 2 else reversed(pair):
+            for name, run in pair if round_number % 2 else reversed(pair):
                 start_s = clock()
                 run()
                 seconds[name].append(clock() - start_s)
