@@ -1,8 +1,8 @@
 """Run config schemas of the assets: no config, a version number, or an approval.
 
 The schemas use ``dg.String`` and ``dg.Int``. Dagster's Config classes are not used, because they
-accept ``{env: NAME}`` in place of a value, and print the value of this environment variable in
-error messages. It may be a secret.
+accept ``{env: NAME}`` in place of a value. Their error messages print the value of this environment
+variable, which may be a secret.
 """
 
 import dagster as dg

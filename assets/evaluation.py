@@ -156,8 +156,9 @@ def evaluation_asset(
                 context.log.warning(reference_scores.note)
         context.log.info(f"compared with {reference_name}")
         library = SuiteLibrary(sluice_state.home.suites / pipeline, store)
-        # The losses of production refresh the hard suite; before the first promotion, those of the
-        # baseline do. If the candidate itself is in production, the reference is another version.
+        # The losses of production refresh the hard suite; before the first promotion, the losses of
+        # the baseline do. If the candidate itself is in production, the reference is
+        # another version, and the suite is not refreshed.
         if reference == production:
             refresh_hard_suite(
                 library,

@@ -1,4 +1,4 @@
-"""The entry point of ``dagster dev`` and ``dg dev``: loads all pipelines."""
+"""The entry point of ``dagster dev`` and ``dg dev``: loads the configured pipelines."""
 
 import os
 from functools import partial

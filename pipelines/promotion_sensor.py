@@ -7,7 +7,7 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
+from sluice.assets.candidate import CANDIDATE_KEY, RECEIPT_KEY, VERDICT_KEY, VERSION_KEY
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT
 from sluice.base.errors import ApprovalMissing, GateBlocked
@@ -162,10 +162,10 @@ def request_promotion(
     """
     materialization = event.asset_materialization
     metadata = materialization.metadata if materialization else {}
-    verdict = metadata[VERDICT].value if VERDICT in metadata else "no verdict"
+    verdict = metadata[VERDICT_KEY].value if VERDICT_KEY in metadata else "no verdict"
     if verdict != "PROMOTE":
         return dg.SkipReason(f"The verdict on the newest candidate is {verdict}.")
-    version, receipt = int(str(metadata[VERSION].value)), str(metadata[RECEIPT].value)
+    version, receipt = int(str(metadata[VERSION_KEY].value)), str(metadata[RECEIPT_KEY].value)
     if version == status.production_number:
         return dg.SkipReason(f"Version {version} is in production already.")
     skips_rollout = status.production_number is None or not has_rollout
@@ -179,7 +179,7 @@ def request_promotion(
         job_name=promotion_job_name(pipeline) if skips_rollout else rollout_job_name(pipeline),
         run_config={"ops": {f"{pipeline}__{asset}": {"config": {"version": version}}}},
         tags={
-            "sluice/candidate": str(metadata[CANDIDATE].value)[:12],
+            "sluice/candidate": str(metadata[CANDIDATE_KEY].value)[:12],
             "sluice/version": str(version),
         },
     )

@@ -9,7 +9,13 @@ from dagster._core.errors import DagsterAssetCheckFailedError, DagsterExecutionI
 from pydantic import Field
 
 from sluice.assets.best_config import BestConfig
-from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION, WORSE_METRICS
+from sluice.assets.candidate import (
+    IS_NEW_KEY,
+    REASON_KEY,
+    VERDICT_KEY,
+    VERSION_KEY,
+    WORSE_METRICS_KEY,
+)
 from sluice.assets.evaluation_record import Evaluation
 from sluice.assets.promotion_verdict import PromotionDecision
 from sluice.assets.resources import SluiceState, utc_now
@@ -123,7 +129,7 @@ def run_pipeline(
             has_rollout = pipeline.settings.rollout is not None
             request = request_promotion(name, event, status_before, has_rollout=has_rollout)
             metadata = _metadata(event)
-            version_number = int(str(metadata[VERSION].value))
+            version_number = int(str(metadata[VERSION_KEY].value))
             missing_approval = None
             if isinstance(request, dg.RunRequest):
                 missing_approval = _missing_approval(ledger, pipeline.settings, version_number)
@@ -156,13 +162,13 @@ def run_pipeline(
     return RunReport(
         pipeline=name,
         run_id=run_id,
-        verdict=str(metadata[VERDICT].value),
-        reason=str(metadata[REASON].value),
+        verdict=str(metadata[VERDICT_KEY].value),
+        reason=str(metadata[REASON_KEY].value),
         remedy=decision.verdict.remedy,
         symptoms=evaluation.symptoms,
-        worse=str(metadata[WORSE_METRICS].value),
+        worse=str(metadata[WORSE_METRICS_KEY].value),
         version=version_number,
-        created=bool(metadata[NEW].value),
+        created=bool(metadata[IS_NEW_KEY].value),
         production=production,
         promoted=production == version_number and status_before.production_number != production,
         rolls_out=is_rolling_out,
