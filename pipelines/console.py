@@ -27,7 +27,8 @@ class RunConsole:
     """Shows the events of one run and the progress of its stages.
 
     Prints one line per stage. On a terminal, it also draws a progress bar. Elsewhere, it also
-    prints lines during a stage: after each tenth of many parts, and if the last line is old.
+    prints progress lines: after each tenth of a stage with many parts, and after some time without
+    a line.
     """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -45,7 +46,7 @@ class RunConsole:
             TimeElapsedColumn(),
             console=console,
         )
-        self._rows: Sequence[Mapping[str, object]] = ()
+        self._table_rows: Sequence[Mapping[str, object]] = ()
         self._live = Live(
             console=console, transient=True, refresh_per_second=8, get_renderable=self._render
         )
@@ -81,7 +82,7 @@ class RunConsole:
         On a terminal, the text is shown in the bar until the next text replaces it, and ``rows``
         become a table below the bar. An important text is printed as a line, too.
         """
-        self._rows = rows
+        self._table_rows = rows
         self._bar.update(
             self._task_id,
             completed=num_done,
@@ -103,7 +104,7 @@ class RunConsole:
         stage = dagster_event.step_key.split("__", 1)[-1].replace("_", " ")
         if dagster_event.is_step_start:
             self._stage_starts_s[stage] = self._last_print_s = self._clock()
-            self._last_printed_tenth, self._rows = -1, ()
+            self._last_printed_tenth, self._table_rows = -1, ()
             self._bar.reset(self._task_id, description=stage, total=None, text="")
         elif dagster_event.is_step_materialization:
             self._reuse_notes[stage] = _reuse_note(dagster_event)
@@ -122,9 +123,9 @@ class RunConsole:
 
     def _render(self) -> RenderableType:
         """Return the bar with the table of work in progress below it."""
-        if not self._rows:
+        if not self._table_rows:
             return self._bar
-        cells, omitted_columns = table_cells(self._rows, width=self._console.width - 2)
+        cells, omitted_columns = table_cells(self._table_rows, width=self._console.width - 2)
         table = Table(*map(escape, cells[0]), box=None, padding=(0, 0, 0, 2), header_style="dim")
         for column in table.columns:
             column.justify, column.no_wrap = "right", True

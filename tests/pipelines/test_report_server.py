@@ -171,12 +171,11 @@ def test_silent_connections_are_closed_and_do_not_block_other_requests(
     silent = [socket.create_connection((LOOPBACK, low_limits_port)) for _ in range(40)]
 
     assert send_request(low_limits_port, "/page.html")[0] == 200
-    assert threading.active_count() <= before + ServerWithLowLimits.limits.threads
+    assert threading.active_count() <= before + ServerWithLowLimits.limits.max_threads
     for each in silent:
         each.settimeout(5)
-        assert (
-            each.recv(1) == b""
-        )  # closed: the newest after max_header_s, the others to free threads
+        # The newest is closed after max_header_s; the others are closed to free threads.
+        assert each.recv(1) == b""
         each.close()
 
 
