@@ -26,7 +26,8 @@ The key of an asset consists of the name of its pipeline and the name of the ass
 user's project can therefore depend on ``dg.AssetKey(["my_pipeline", "production_model"])`` without
 an import from here.
 
-Each module builds its asset with a function ``<name>_asset``, which takes the name of the pipeline
-and the fields of ``sluice.config.resolved.ResolvedPipeline`` that the asset needs. An asset reads
-its inputs, calls the library in ``sluice`` and attaches metadata. The library makes all decisions.
+Each module builds its asset with a function ``<name>_asset``. Its arguments are the name of the
+pipeline and the fields of ``sluice.config.resolved.ResolvedPipeline`` that the asset needs. An
+asset reads its inputs, calls the library in ``sluice`` and attaches metadata. The library makes all
+decisions.
 """

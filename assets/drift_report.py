@@ -59,9 +59,9 @@ def drift_report_asset(
         config_schema=NO_CONFIG,
         group_name=pipeline,
         kinds={"pandas", "parquet"},
-        description="Drift of the version in production: new source rows, requests, predictions, "
-        "latency, losses on labelled rows and, for images and texts, the embedding of the "
-        "network, each compared with the reference stored at training time. Windows do not "
+        description="Drift of the version in production. Windows of source rows, requests, "
+        "predictions, latency and losses are compared with the reference that was stored at "
+        "training time; for images and texts, also the embedding of the network. Windows do not "
         "overlap. Drift in several recent windows raises an alarm.",
     )
     @spanned

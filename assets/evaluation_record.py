@@ -1,4 +1,4 @@
-"""Stored result of the ``evaluation`` asset, with the digests of its tables of losses."""
+"""Stored result of the ``evaluation`` asset, with the digests of its loss tables."""
 
 import io
 
@@ -41,7 +41,7 @@ class EvaluatedArm(Record):
 
     losses: StoredTable = Field(description="Losses of every seed.")
     deployed: StoredTable = Field(
-        description="Losses of the ensemble of all seeds, which is the model that is deployed."
+        description="Losses of the ensemble of all seeds, as it is deployed."
     )
     mistakes: StoredTable | None = Field(
         description="0/1 losses of a classifier; None for other workloads."

@@ -117,9 +117,9 @@ def compute_partitioned_features(
         previous: Partitions that the same workload, settings and code computed before.
         source: Source from which workers build the workload.
         compute: Machines. This process computes the checked partitions. Worker processes of this
-            machine, or of the Ray cluster at ``address``, compute the other partitions. If
-            ``workers`` is 1, or if they will probably take less than ``MIN_POOL_S``, this process
-            computes these, too.
+            machine, or of the Ray cluster at ``address``, compute the other partitions. This
+            process also computes the others if ``workers`` is 1, or if that will probably take
+            less than ``MIN_POOL_S``.
         store: Artifact store.
         progress: Receives the number of finished partitions.
 

@@ -37,10 +37,10 @@ def poc_report_asset(
         config_schema=NO_CONFIG,
         group_name=pipeline,
         kinds={"pytorch"},
-        description="Proof-of-concept gate: quick checks of data, loss, gradients and learning on "
-        "a small part of the real data, before hours of training. Writes the receipt that search "
-        "and training require. Requires features that passed their checks. Runs in a separate "
-        "process, which is stopped if it hangs.",
+        description="Proof-of-concept gate: quick checks of data, loss, gradients and learning. "
+        "They use a small part of the real data, before hours of training. Writes the receipt that "
+        "search and training require. Requires features that passed their checks. Runs in a "
+        "separate process, which is stopped if it hangs.",
     )
     @spanned
     def poc_report(

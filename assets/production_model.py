@@ -125,7 +125,7 @@ def _promote(
         latest_text = (
             "no rollout was started"
             if rollout is None
-            else f"the latest rollout is that of version {rollout.version}"
+            else f"the latest rollout is a rollout of version {rollout.version}"
         )
         raise GateBlocked(
             f"{pipeline} version {version_number} must complete a rollout before its promotion, "

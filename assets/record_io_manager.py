@@ -38,8 +38,8 @@ class RecordIOManager(dg.IOManager):
     def load_input(self, context: dg.InputContext) -> Any:
         """Read the latest record of the upstream asset.
 
-        If the input is not annotated with a Record, as in an asset of the user, the result is the
-        content of the JSON file, usually a dict.
+        If the input is not annotated with a Record, the result is the content of the JSON file,
+        usually a dict. This is the case in assets of the user.
         """
         path = self._path(context.asset_key)
         record_type = context.dagster_type.typing_type

@@ -34,7 +34,7 @@ class ProgressReporter(Protocol):
             text: Description of the current part.
             num_done: Number of finished parts.
             total: Number of all parts.
-            rows: Table of the parts in progress, for receivers that display one.
+            rows: Table of the parts in progress, for receivers that display a table.
             is_important: Whether receivers should display the text even if they omit other texts.
         """
 

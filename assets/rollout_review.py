@@ -33,7 +33,7 @@ class RolloutReview(Record):
     rollout: str = Field(description="Id of the rollout.")
     phase: str = Field(description="Phase of the rollout at the time of the review.")
     quality: str = Field(
-        description="Reason of the newest verdict on labelled rows; before it, that too few labels "
+        description="Reason of the newest verdict on labelled rows, or a text that too few labels "
         "have arrived."
     )
     failed: FailedRows | None = Field(

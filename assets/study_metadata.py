@@ -20,7 +20,7 @@ MAX_SENSITIVITY_PLOTS = 3
 def study_metadata(
     study: StudySummary, pipeline: str, home: Home, *, unit: str, results: str
 ) -> dict[str, dg.MetadataValue | str | int | float]:
-    """Return the metadata of a search, with a link to the page that is saved for it.
+    """Return the metadata of a search, with a link to the page of the search.
 
     Args:
         study: The finished search.

@@ -35,7 +35,7 @@ from sluice.pipelines.ui_guard import UiGuard
 LOOPBACK = "127.0.0.1"
 _LOG_LEVEL = "warning"
 _POLL_MS = 2000
-"""Interval at which a page of the UI polls for changes [ms]; equal to that of ``dagster dev``."""
+"""Interval at which a page of the UI polls for changes [ms], the same as in ``dagster dev``."""
 
 _DAEMON_STOP_TIMEOUT_S = 60.0
 """Maximum wait for the end of the daemon [s]."""
@@ -49,7 +49,7 @@ _STATEMENT_TIMEOUT_MS = 15_000
 _POOL_RECYCLE_S = 3600
 """Age at which a database connection is replaced [s]."""
 _POOL_OVERFLOW = 20
-"""Maximum number of database connections in addition to those of the pool."""
+"""Maximum number of database connections beyond the size of the pool."""
 
 
 def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
@@ -135,10 +135,10 @@ def _run_code_server(instance: dg.DagsterInstance, empty_folder: Path) -> Iterat
 def _run_daemon(workspace_path: Path, empty_folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the daemon, which runs schedules and sensors; stop it on exit.
 
-    The daemon finds the instance by DAGSTER_HOME. Command-line arguments are not used, because they
-    could contain database passwords, and all users of the machine can read them. The working folder
-    of the daemon is empty, because the daemon reads variables such as LD_PRELOAD from a ``.env``
-    file there.
+    The daemon finds the instance by DAGSTER_HOME, not by command-line arguments: all users of the
+    machine can read the arguments of a process, which could contain database passwords. The working
+    folder of the daemon is empty, because the daemon reads variables such as LD_PRELOAD from a
+    ``.env`` file there.
     """
     read_end, write_end = get_ipc_shutdown_pipe()
     process = open_ipc_subprocess(

@@ -41,8 +41,8 @@ NO_LOG_CAPTURE = {
         "class": "NoOpComputeLogManager",
     }
 }
-"""Disables the capture of stdout and stderr: Dagster would start two processes per step for it,
-which takes seconds and prints a traceback on Ctrl-C."""
+"""Disables the capture of stdout and stderr. For the capture, Dagster would start two processes per
+step, which takes seconds and prints a traceback on Ctrl-C."""
 
 EXECUTING_STATUSES = (
     dg.DagsterRunStatus.STARTING,

@@ -31,7 +31,7 @@ _CONTENT_SECURITY_POLICY = (
     "default-src 'self' 'unsafe-inline' data: blob:; form-action 'none'; base-uri 'none'; "
     "frame-ancestors 'self'"
 )
-"""Content security policy: a page may run its own scripts, but cannot reach other hosts, send forms
+"""Content security policy: a page may run its own scripts. It cannot reach other hosts, send forms
 to the UI, or be shown in a frame of another origin."""
 
 _NUM_PREFERRED_PORTS = 20
@@ -188,7 +188,7 @@ def start_server(
     reserved_port: int | None = None,
     trusted_hosts: Sequence[str] = (),
 ) -> str:
-    """Serve ``folder`` from a child process that ends with this one; return the address.
+    """Serve ``folder`` from a child process that ends with this process; return the address.
 
     The port is chosen as in ``listen``. This process may replace itself by ``exec``, because the
     child recognises it by its process id.

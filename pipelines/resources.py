@@ -50,7 +50,8 @@ def without_launchpad_config(definitions: dg.Definitions, home: Home) -> dg.Defi
 
     If the checks of a job name no IO manager, Dagster adds a default IO manager. Its folder can be
     set in the launchpad, even from an environment variable (``{env: NAME}``). This function
-    replaces it. Only Sluice's own code location may use it: a project has its own default.
+    replaces the default IO manager. It is for Sluice's own code location, because a project may
+    have its own default.
     """
     shared_definitions = dg.Definitions(resources={"io_manager": _home_resources(home)[RECORDS]})
     return dg.Definitions.merge(definitions, shared_definitions)

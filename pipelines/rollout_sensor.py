@@ -28,7 +28,7 @@ FAILED_ROWS_REVIEW_EVERY_S = 86_400
 """Interval of the reviews after a rollback [s]. The rows on which the challenger failed may enter
 the source days after their requests."""
 MAX_FAILED_ROWS_REVIEWS = 7
-"""Maximum number of reviews after a rollback, in addition to the first one, which starts
+"""Maximum number of reviews after a rollback, in addition to the first review, which starts
 immediately."""
 
 Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]

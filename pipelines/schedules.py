@@ -38,8 +38,8 @@ def retrain_schedule(
         execution_timezone=settings.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Retrains when rows of the source, code, settings or seeds have changed since "
-        "the newest candidate, or if the source is too slow to compare its rows. Otherwise skips "
-        "with the reason.",
+        "the newest candidate. Also retrains if the source is too slow to compare its rows. "
+        "Otherwise skips with the reason.",
     )
     def schedule(
         context: dg.ScheduleEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]

@@ -28,7 +28,7 @@ class SourceState:
     """Digest and index of the source's rows."""
 
     digest: str
-    """Data version, equal to that of the asset ``raw_data``."""
+    """Digest of the rows, which is also the data version of the asset ``raw_data``."""
 
     index: pd.Index
 
@@ -67,7 +67,7 @@ class SourcePoll:
         """Return the state of the source, or why it is unavailable.
 
         Args:
-            load_asset: Loads the value of an asset, for a source that is an asset of the user.
+            load_asset: Loads the asset of the user, if an asset is the source.
         """
         self._hanging_loads = [load for load in self._hanging_loads if not load.done()]
         has_max_loads = len(self._recent_loads) + len(self._hanging_loads) >= MAX_LOADS

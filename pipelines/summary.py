@@ -45,8 +45,8 @@ def print_summary(
         _print_field(
             console,
             "same",
-            f"Data, config, code and weights equal those of version {report.version}, so no new "
-            "version was registered.",
+            f"Data, config, code and weights are the same as in version {report.version}, so no "
+            "new version was registered.",
         )
     with SluiceState.at(home).ledger() as ledger:
         version = ledger.version(report.pipeline, report.version)

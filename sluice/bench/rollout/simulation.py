@@ -66,7 +66,7 @@ class RolloutMeasurement(Record):
     median_s: float | None = Field(
         description="Median delay from the harm to the rollback [s]; infinite if most rollouts are "
         "not rolled back. Rollbacks before the harm are left out. None without harm, or if every "
-        "rollout was rolled back before it."
+        "rollout was rolled back before the harm."
     )
     p90_s: float | None = Field(
         description="90th percentile of the delay from the harm to the rollback [s]; None if "

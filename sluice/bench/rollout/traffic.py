@@ -18,8 +18,8 @@ _P95 = 1.6448536269514722
 class Traffic:
     """Requests of both arms, and the harm that the challenger does from ``harm_at_s`` on.
 
-    Response times are lognormal. A random effect that both arms share, such as varying load, may
-    shift the log of the response time and the log of the error rate. It is an AR(1) process.
+    Response times are lognormal. Both arms may share a random effect, such as varying load. This
+    effect shifts the log of the response time and of the error rate. It is an AR(1) process.
     """
 
     requests_per_s: float = 100.0
@@ -80,7 +80,7 @@ class TrafficSimulator:
         self._step_start = self.now
 
     def next_counts(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
-        """Advance to the next assessment, and return the counts of the current step up to it."""
+        """Advance to the next assessment, and return the counts of the current step so far."""
         traffic, rng = self._traffic, self._rng
         self.now += timedelta(seconds=traffic.assessment_s)
         if traffic.shared_effect_sd:

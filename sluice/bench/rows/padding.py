@@ -30,8 +30,8 @@ class PaddingSpeed(Record):
         "fastest epoch [tokens/s]."
     )
     bucketed_tokens_per_s: float = Field(
-        description="Speed with batches of documents of similar length, padded to the longest "
-        "document of the batch, in the fastest epoch [tokens/s]."
+        description="Speed if the documents of a batch have similar lengths and are padded to the "
+        "longest document of the batch, in the fastest epoch [tokens/s]."
     )
     longest_ratio: float = Field(
         description="``longest_tokens_per_s`` divided by ``max_len_tokens_per_s``."

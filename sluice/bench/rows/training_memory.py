@@ -105,7 +105,7 @@ def measure_memory(*, quick: bool, folder: Path) -> Iterator[TrainingMemory]:
 
 
 def _measure(name: str, path: Path, run: Callable[[], int]) -> TrainingMemory:
-    # A spawned process does not inherit the memory of this one.
+    # A spawned process does not inherit the memory of this process.
     context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
     process = context.Process(target=_put_result, args=(run, queue))

@@ -14,8 +14,8 @@ class SearchSpeed(Record):
     study: StudySpeed = Field(description="A study with real training on the default pipeline.")
     few_workers: WrapperCost = Field(description="Trials that only sleep, on two workers.")
     many_workers: WrapperCost = Field(
-        description="Trials that only sleep, on eight workers (two if quick). These load Tune's "
-        "event loop more."
+        description="Trials that only sleep, on eight workers (two if quick). More workers "
+        "load Tune's event loop more."
     )
     scale: tuple[ScaleCost, ...] = Field(
         description="Decisions about many trials, with simulated workers."

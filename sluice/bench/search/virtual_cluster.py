@@ -99,8 +99,8 @@ class VirtualCluster:
     Each epoch of a trial takes a random virtual time.
 
     Args:
-        open_study: The study and its journal. Its limit of concurrent trials is the number of
-            workers.
+        open_study: The study and its journal. The number of workers is the study's limit of
+            concurrent trials.
     """
 
     def __init__(self, open_study: "OpenStudy") -> None:

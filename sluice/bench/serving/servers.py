@@ -2,8 +2,8 @@
 
 ``python -m sluice.bench.serving.servers KIND`` runs one server.
 
-The model is that of the default pipeline: eight GRUs of 32 units on windows of 22 rows and nine
-features. Its weights are random, because they do not affect the time of a prediction. The
+As in the default pipeline, the model consists of eight GRUs of 32 units on windows of 22 rows and
+nine features. Its weights are random, because they do not affect the time of a prediction. The
 challenger runs in a separate process, as in ``sluice serve``.
 """
 

@@ -64,7 +64,7 @@ def measure_fold_runs(
     folder: Path,
     clock: Clock = time.perf_counter,
 ) -> FoldRunSpeed:
-    """Run fold runs in sequence and in parallel. Also stop the first one, and resume it repeatedly.
+    """Run fold runs in sequence and in parallel, and resume the first fold run repeatedly.
 
     Args:
         specs: The fold runs. The first one is also stopped and resumed.
@@ -112,7 +112,8 @@ def measure_fold_runs(
 def resume_until_first_batch(pickled_spec: bytes) -> None:
     """Resume a pickled fold run and stop when its first batch reaches the model.
 
-    It must run in a separate process, because its forward hook on all modules is not removed.
+    This function must run in a separate process: it does not remove its forward hook, which
+    applies to all modules.
     """
 
     def stop_at_batch(module: nn.Module, _inputs: Any) -> None:

@@ -78,7 +78,7 @@ def measure_loaders(
     Args:
         num_rows: Number of training rows per epoch.
         num_epochs: Number of epochs of a training.
-        num_rounds: Number of pairs of trainings per case, which is one source with one number of
+        num_rounds: Number of pairs of trainings per case. A case is one source with one number of
             loader processes. The order within a pair alternates.
         worker_counts: Numbers of loader processes.
         folder: Folder for the file of images, which is removed at the end.
