@@ -118,7 +118,7 @@ def best_config_asset(
                 data=data_digest,
             )
             require_same_features(inputs, features.table, raw_data, sluice_state.store)
-        study = _search(
+        study = _run_search(
             context, pipeline, inputs, tracking, sluice_state, sluice_progress, features, subject
         )
         setup = study.result.setup if study else inputs.trial_settings
@@ -130,7 +130,7 @@ def best_config_asset(
             study=sluice_state.store.put(study.model_dump_json().encode()) if study else None,
         )
         with sluice_state.ledger() as ledger:
-            ledger.record_receipt(_receipt(record, study))
+            ledger.record_receipt(_make_receipt(record, study))
         return dg.MaterializeResult(
             value=record,
             data_version=dg.DataVersion(record.found),
@@ -157,7 +157,7 @@ def gpu_pool(compute: ComputeSettings, training: TrainSettings) -> str | None:
     return "gpu" if uses_local_gpu or compute.gpus_per_worker > 0 else None
 
 
-def _search(
+def _run_search(
     context: dg.AssetExecutionContext,
     pipeline: str,
     inputs: SearchInputs,
@@ -232,7 +232,7 @@ def _search_request(pipeline: str, inputs: SearchInputs, features: FeatureSet) -
     }
 
 
-def _receipt(record: BestConfig, study: StudySummary | None) -> Receipt:
+def _make_receipt(record: BestConfig, study: StudySummary | None) -> Receipt:
     trials: Sequence[TrialRecord] = study.result.trials if study else ()
     return Receipt(
         gate="search",

@@ -204,7 +204,7 @@ def evaluation_asset(
             data_version=dg.DataVersion(digest_json(record.model_dump(mode="json"))),
             metadata={
                 "compared with": reference_name,
-                **({"baseline rules": _rule_losses(baseline)} if baseline.losses else {}),
+                **({"baseline rules": _rule_loss_table(baseline)} if baseline.losses else {}),
                 **({"reference code": reference_scores.note} if reference_scores.note else {}),
                 "test rows": candidate_scores.by_seed.losses.num_rows,
                 "metrics": table(
@@ -279,7 +279,7 @@ def suite_metadata(
     }
 
 
-def _rule_losses(baseline: Baseline) -> dg.MetadataValue:
+def _rule_loss_table(baseline: Baseline) -> dg.MetadataValue:
     """Return the validation loss of every simple rule, by fold."""
     return table(
         [

@@ -26,7 +26,7 @@ def table(rows: Sequence[Mapping[str, object]]) -> dg.MarkdownMetadataValue:
     lines = [
         "| " + " | ".join(names) + " |",
         "|" + "|".join("---" for _ in names) + "|",
-        *("| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in rows),
+        *("| " + " | ".join(_format_cell(row[name]) for name in names) + " |" for row in rows),
     ]
     return dg.MetadataValue.md("\n".join(lines))
 
@@ -64,7 +64,7 @@ def preview(frame: pd.DataFrame, num_rows: int = 3) -> dg.MarkdownMetadataValue:
     )
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, pd.Timestamp):

@@ -170,7 +170,7 @@ def promotion_verdict_asset(
                 "alpha": verdict.alpha_summary,
                 "guards": guard_table(verdict),
                 **verdict_pictures(verdict, evidence, advised_power=gate.advised_power),
-                **_verdict_numbers(verdict, secondary_tests),
+                **_number_metadata(verdict, secondary_tests),
                 **_mcnemar_metadata(
                     evaluation, sluice_state.store, verdict, horizon_rows=workload.horizon_rows
                 ),
@@ -194,7 +194,7 @@ def _headline_caveat(workload: Workload) -> str:
     )
 
 
-def _verdict_numbers(
+def _number_metadata(
     verdict: Verdict, secondary_tests: SecondaryTests
 ) -> Mapping[str, float | dg.MetadataValue]:
     unit = verdict.unit

@@ -89,7 +89,7 @@ def rollout_sensor(
             return dg.SkipReason(missing_approval or status)
         return dg.SensorResult(
             run_requests=requests,
-            asset_events=_events(pipeline, transitions, page_url),
+            asset_events=_asset_events(pipeline, transitions, page_url),
             cursor=f"{rollout.id} {rollout.revision}",
         )
 
@@ -109,7 +109,7 @@ def _new_transitions(
     ]
 
 
-def _events(pipeline: str, transitions: list[Transition], page_url: str) -> Events:
+def _asset_events(pipeline: str, transitions: list[Transition], page_url: str) -> Events:
     page_metadata = {"page": dg.MetadataValue.url(page_url)} if page_url else {}
     events: Events = [
         dg.AssetObservation(

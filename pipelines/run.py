@@ -122,13 +122,13 @@ def run_pipeline(
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_killed_runs(instance)
-        run_id = _execute(definitions, training_job_name(name), instance, console)
+        run_id = _execute_job(definitions, training_job_name(name), instance, console)
         event = _candidate_event(instance, name, run_id)
         with SluiceState.at(home).ledger() as ledger:
             status_before = read_model_status(ledger, name, now=utc_now())
             has_rollout = pipeline.settings.rollout is not None
             request = request_promotion(name, event, status_before, has_rollout=has_rollout)
-            metadata = _metadata(event)
+            metadata = _metadata_of(event)
             version_number = int(str(metadata[VERSION_KEY].value))
             missing_approval = None
             if isinstance(request, dg.RunRequest):
@@ -138,7 +138,7 @@ def run_pipeline(
             waits_for = str(missing_approval)
         elif isinstance(request, dg.RunRequest):
             assert request.job_name is not None
-            _execute(
+            _execute_job(
                 definitions,
                 request.job_name,
                 instance,
@@ -225,14 +225,14 @@ def search_pipeline(
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_killed_runs(instance)
-        _execute(definitions, search_job_name(pipeline.settings.name), instance, console)
+        _execute_job(definitions, search_job_name(pipeline.settings.name), instance, console)
     record_path = home.records / pipeline.settings.name / "best_config.json"
     best = BestConfig.model_validate_json(record_path.read_bytes())
     assert best.study is not None  # the pipeline has a search
     return best, StudySummary.model_validate_json(ArtifactStore(home.artifacts).get(best.study))
 
 
-def _execute(
+def _execute_job(
     definitions: dg.Definitions,
     job: str,
     instance: dg.DagsterInstance,
@@ -305,6 +305,6 @@ def _candidate_event(instance: dg.DagsterInstance, pipeline: str, run_id: str) -
     return next(e for e in events if e.asset_materialization.asset_key == candidate_key)  # type: ignore[union-attr]
 
 
-def _metadata(event: dg.EventLogEntry) -> Mapping[str, dg.MetadataValue]:
+def _metadata_of(event: dg.EventLogEntry) -> Mapping[str, dg.MetadataValue]:
     assert event.asset_materialization is not None
     return event.asset_materialization.metadata

@@ -41,7 +41,7 @@ def metric_page() -> dict[str, str]:
         paragraphs.append(f"## {markdown.title(topic)}")
         paragraphs.append(_first_paragraph(module))
         rows = [
-            (f"`{module.__name__}.{name}`", _arguments(function), _first_paragraph(function))
+            (f"`{module.__name__}.{name}`", _argument_list(function), _first_paragraph(function))
             for name, function in _public_functions(module)
         ]
         paragraphs.append(markdown.table(("function", "arguments", "returns"), rows))
@@ -85,7 +85,7 @@ def _public_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., A
             yield name, value
 
 
-def _arguments(function: Callable[..., Any]) -> str:
+def _argument_list(function: Callable[..., Any]) -> str:
     return ", ".join(f"`{name}`" for name in inspect.signature(function).parameters)
 
 

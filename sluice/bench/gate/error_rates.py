@@ -107,7 +107,7 @@ def measure_scenarios(
     count_C = np.zeros(2 + len(NAIVE_BOUNDS), np.int64)
     num_done = 0
     for (scenario, _, chunk_size, _), chunk_count_C in zip(
-        chunks, _run(_count_promotions, chunks, num_processes), strict=True
+        chunks, _run_chunks(_count_promotions, chunks, num_processes), strict=True
     ):
         count_C += chunk_count_C
         num_done += chunk_size
@@ -153,7 +153,7 @@ def measure_retraining(
         for start in range(0, num_simulations, _CHUNK_SIMULATIONS)
     ]
     num_with_shared_alpha, num_with_full_alpha = np.sum(
-        list(_run(_count_false_retrainings, chunks, num_processes)), axis=0
+        list(_run_chunks(_count_false_retrainings, chunks, num_processes)), axis=0
     ).tolist()
     return RetrainingRates(
         scenario=scenario,
@@ -230,7 +230,7 @@ _CountChunk = Callable[..., NDArray[np.int64]]
 """Simulates one chunk and returns its counts."""
 
 
-def _run(
+def _run_chunks(
     count_chunk: _CountChunk, chunks: Sequence[tuple[object, ...]], num_processes: int
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the counts of each chunk, in order. With one process, this process computes them."""

@@ -122,7 +122,9 @@ def measure_rollouts(
         for start in range(0, num_rollouts, _CHUNK_ROLLOUTS)
     ]
     outcomes: list[_Outcome] = []
-    for (scenario, *_), chunk_outcomes in zip(chunks, _run(chunks, num_processes), strict=True):
+    for (scenario, *_), chunk_outcomes in zip(
+        chunks, _run_chunks(chunks, num_processes), strict=True
+    ):
         outcomes += chunk_outcomes
         if len(outcomes) == num_rollouts:
             yield _summarize(scenario, outcomes)
@@ -214,7 +216,7 @@ def _simulate_chunk(
     ]
 
 
-def _run(
+def _run_chunks(
     chunks: Sequence[tuple[RolloutScenario, int, tuple[int, ...]]], num_processes: int
 ) -> Iterator[list[_Outcome]]:
     """Yield the outcomes of each chunk, in order. With one process, this process computes them."""

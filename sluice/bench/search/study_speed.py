@@ -77,7 +77,7 @@ def measure_study(
         base,
         settings,
         folder=folder / "study",
-        on_report=_ignore,
+        on_report=_ignore_report,
         compute=ComputeSettings(),
     )
     seconds = clock() - start_s
@@ -137,5 +137,5 @@ class _BaselineTrial:
                 report(result.epoch, lowest_loss)
 
 
-def _ignore(_trial: TrialRecord, _trials: tuple[TrialRecord, ...]) -> None:
+def _ignore_report(_trial: TrialRecord, _trials: tuple[TrialRecord, ...]) -> None:
     pass

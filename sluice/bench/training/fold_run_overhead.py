@@ -94,7 +94,7 @@ def measure_fold_runs(
         for timed_specs, num_processes in ((sequential_specs, 1), (parallel_specs, num_workers)):
             start_s = clock()
             compute = ComputeSettings(workers=num_processes)
-            train_members(timed_specs, compute=compute, on_event=_ignore)
+            train_members(timed_specs, compute=compute, on_event=_ignore_event)
             wall_times_s.append(clock() - start_s)
     finally:
         for name in ("stopped", "sequential", "parallel"):
@@ -122,7 +122,7 @@ def resume_until_first_batch(pickled_spec: bytes) -> None:
 
     nn.modules.module.register_module_forward_pre_hook(stop_at_batch)
     try:
-        train_fold_run(pickle.loads(pickled_spec), _ignore)
+        train_fold_run(pickle.loads(pickled_spec), _ignore_event)
     except _StopTraining:
         return
     raise ContractError(
@@ -171,5 +171,5 @@ def _time_resume(spec: FoldRunSpec) -> float:
     return float(completed.stdout)
 
 
-def _ignore(_event: FoldRunEvent) -> None:
+def _ignore_event(_event: FoldRunEvent) -> None:
     pass
