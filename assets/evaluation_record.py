@@ -41,7 +41,7 @@ class EvaluatedArm(Record):
 
     losses: StoredTable = Field(description="Losses of every seed.")
     deployed: StoredTable = Field(
-        description="Losses of the ensemble of all seeds, as it is deployed."
+        description="Losses of the deployed ensemble: the mean output of all seeds."
     )
     mistakes: StoredTable | None = Field(
         description="0/1 losses of a classifier; None for other workloads."

@@ -138,7 +138,7 @@ class _GateProgress:
 
 
 def hard_examples(report: GateReport) -> dict[str, dg.MetadataValue]:
-    """Return the hardest examples of the mini training as metadata; empty without examples."""
+    """Return the hardest examples of the mini training as metadata; empty if not reported."""
     rows = [
         {
             "row": example.row,

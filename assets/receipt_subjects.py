@@ -87,7 +87,7 @@ def feature_producer(workload: Workload, *, path: str) -> str:
 
 
 def require_same(what: str, *, made_for: str, current: str, remedy: str) -> None:
-    """Raise an error if a stored value belongs to other settings, code or data than the current.
+    """Raise an error unless a stored value was made for the current settings, code and data.
 
     Raises:
         GateBlocked: The digests differ.

@@ -138,7 +138,7 @@ class RunConsole:
 
 
 def _blocking_pool(event: dg.DagsterEvent) -> str:
-    """Return the concurrency pool for which a step waits; "" if the event is no such wait."""
+    """Return the concurrency pool for which a step waits; "" if the event reports no wait."""
     data = event.event_specific_data
     pool = data.metadata.get("pool") if isinstance(data, EngineEventData) else None
     return "" if pool is None else str(pool.value)

@@ -52,7 +52,7 @@ class Cursor(Record):
 
     @classmethod
     def read(cls, text: str | None) -> "Cursor":
-        """Return the stored cursor; an empty one if the text is missing or has another format."""
+        """Return the stored cursor; an empty cursor if the text is missing or invalid."""
         try:
             return cls.model_validate_json(text) if text else cls()
         except ValidationError:

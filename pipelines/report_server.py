@@ -155,7 +155,7 @@ def find_file(folder: Path, url_path: str) -> Path | None:
 
 
 def listen(first_port: int, *, reserved_port: int | None = None) -> socket.socket:
-    """Listen on the first free loopback port from ``first_port`` on; after 20 ports, on any.
+    """Listen on a free loopback port: the first of 20 from ``first_port`` on, or else any.
 
     Args:
         first_port: The preferred port.
@@ -191,7 +191,7 @@ def start_server(
     """Serve ``folder`` from a child process that ends with this process; return the address.
 
     The port is chosen as in ``listen``. This process may replace itself by ``exec``, because the
-    child recognises it by its process id.
+    child recognises it by its process id, which does not change.
     """
     with listen(first_port, reserved_port=reserved_port) as listener:
         command = [sys.executable, "-P", "-m", "sluice.pipelines.report_server"]

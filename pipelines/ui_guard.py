@@ -72,7 +72,7 @@ def _reject_path(scope: Scope) -> RequestRejection | None:
 
 
 def _reject_other_origin(scope: Scope, headers: Headers, host: str) -> RequestRejection | None:
-    """Reject requests whose headers from the browser name a page of another origin."""
+    """Reject requests that a page of another origin sent, according to the browser's headers."""
     for origin in headers.getlist("origin"):
         if origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
             return RequestRejection(
