@@ -93,7 +93,7 @@ class Evaluation(Record):
         return tables
 
     def evidence(self, store: ArtifactStore) -> GuardEvidence:
-        """Read the losses and metrics that the gate and its guards compare."""
+        """Read the losses and metrics that the promotion gate and its guards compare."""
 
         def read(table: StoredTable) -> LossTable:
             return table.get(store, window=self.window)

@@ -113,7 +113,7 @@ def poc_report_asset(
 
 
 class _GateProgress:
-    """Writes the messages of the gate to Dagster's log and reports its progress."""
+    """Writes the messages of the POC gate to Dagster's log and reports its progress."""
 
     def __init__(self, context: dg.AssetExecutionContext, progress: ProgressReporter) -> None:
         self._log = context.log

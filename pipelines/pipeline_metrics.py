@@ -120,21 +120,21 @@ def _ledger_families() -> dict[str, Metric]:
         "rollout_ends": ("Rollouts that have ended, by phase.", ("model", "phase")),
     }
     families: dict[str, Metric] = {
-        name: GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
-        for name, (text, labels) in gauges.items()
+        name: GaugeMetricFamily(f"sluice_{name}", text, labels=label_names)
+        for name, (text, label_names) in gauges.items()
     }
     families |= {
-        name: CounterMetricFamily(f"sluice_{name}", text, labels=labels)
-        for name, (text, labels) in counters.items()
+        name: CounterMetricFamily(f"sluice_{name}", text, labels=label_names)
+        for name, (text, label_names) in counters.items()
     }
     return families
 
 
 def _add_model_metrics(families: dict[str, Metric], ledger: RolloutLedger, model: str) -> None:
-    def add(name: str, value: float, *labels: str) -> None:
+    def add(name: str, value: float, *label_values: str) -> None:
         family = families[name]
         assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
-        family.add_metric((model, *labels), value)
+        family.add_metric((model, *label_values), value)
 
     add("production_version", ledger.production_number(model) or 0)
     for state, count in Counter(version.state for version in ledger.versions(model)).items():

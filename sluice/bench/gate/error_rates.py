@@ -1,4 +1,4 @@
-"""Promotion rates of the gate in simulations, with a true gain and without one.
+"""Rates of promotions by the promotion gate in simulations, with and without a true gain.
 
 Shape legend: N = rows, C = counts: false promotions, true promotions, and the false promotions of
 each naive test.
@@ -88,8 +88,8 @@ def measure_scenarios(
 ) -> Iterator[ScenarioRates]:
     """Yield the rates of each scenario as soon as its simulations are complete.
 
-    The measured gate is ``compare`` itself. The same simulated losses give both rates, with and
-    without a gain, because a gain shifts the bounds by that gain and changes nothing else.
+    The measured code is ``compare``, the test of the promotion gate. The same simulated losses give
+    both rates, with and without a gain, because a gain only shifts the bounds by its size.
 
     Cost:
         About 5 ms per simulation of 2 x 8 seeds and 1,000 rows.

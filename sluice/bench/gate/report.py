@@ -1,4 +1,4 @@
-"""Tables of the gate's error rates. An estimate that misses its target is red."""
+"""Tables of the promotion gate's error rates. An estimate that misses its target is red."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""All healthy set-ups. Each of them learns, so the gate must not fail for any of them.
+"""All healthy set-ups. Each of them learns, so the POC gate must not fail for any of them.
 
 They combine workloads, architectures, settings and seeds. Some are so unusual that simple rules
 would report them.

@@ -9,7 +9,7 @@ from sluice.bench.poc.setup import PocSetup
 from sluice.findings.check_outcome import CheckOutcome, Outcome
 
 RunMode = Literal["this process", "child process", "unwritable folder"]
-"""How the gate runs. With an unwritable folder, it runs in this process."""
+"""How the POC gate runs. With an unwritable folder, it runs in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Output of the gate's benchmark: one line per run, then the totals."""
+"""Output of the benchmark of the POC gate: one line per run, then the totals."""
 
 from rich import box
 from rich.console import Group, RenderableType
