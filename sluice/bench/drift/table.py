@@ -43,7 +43,7 @@ def rate_table(all_rates: Sequence[DriftRates]) -> Table:
     for name in (
         "rho",
         "columns",
-        "rows",
+        "window rows",
         "false alarms",
         f"{SHIFT:g} sigma detected",
         "oracle power",
