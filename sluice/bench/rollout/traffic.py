@@ -28,8 +28,8 @@ class Traffic:
     error_rate: float = 0.01
     """Mean share of failed requests without harm."""
 
-    timeout_sd: float = 3.0
-    """Log response time above which a response is a timeout, relative to the mean [standard
+    timeout_threshold_sd: float = 3.0
+    """A response is a timeout if its log response time is more than this above the mean [standard
     deviations]."""
 
     error_factor: float = 1.0
@@ -49,7 +49,7 @@ class Traffic:
     shared_effect_decay_s: float = 60.0
     """Time in which the autocorrelation of the shared effect decreases to 1/e [s]."""
 
-    assessment_s: float = 2.0
+    assessment_interval_s: float = 2.0
     """Time between two assessments [s]."""
 
 
@@ -82,14 +82,16 @@ class TrafficSimulator:
     def next_counts(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
         """Advance to the next assessment, and return the counts of the current step so far."""
         traffic, rng = self._traffic, self._rng
-        self.now += timedelta(seconds=traffic.assessment_s)
+        self.now += timedelta(seconds=traffic.assessment_interval_s)
         if traffic.shared_effect_sd:
-            autocorrelation = math.exp(-traffic.assessment_s / traffic.shared_effect_decay_s)
+            autocorrelation = math.exp(
+                -traffic.assessment_interval_s / traffic.shared_effect_decay_s
+            )
             innovation_sd = traffic.shared_effect_sd * math.sqrt(1 - autocorrelation**2)
             self._shared_effect = autocorrelation * self._shared_effect + float(
                 rng.normal(scale=innovation_sd)
             )
-        num_requests = int(rng.poisson(traffic.requests_per_s * traffic.assessment_s))
+        num_requests = int(rng.poisson(traffic.requests_per_s * traffic.assessment_interval_s))
         challenger_requests = int(rng.binomial(num_requests, step.share))
         production_requests = num_requests - challenger_requests
         if step.is_shadowed:
@@ -120,7 +122,7 @@ class TrafficSimulator:
             "errors": traffic.error_rate
             * shared_factor
             * (traffic.error_factor if is_harmful else 1.0),
-            "timeouts": upper_tail_probability(traffic.timeout_sd - self._shared_effect),
+            "timeouts": upper_tail_probability(traffic.timeout_threshold_sd - self._shared_effect),
             "slower": upper_tail_probability(_P95 - self._shared_effect)
             * (traffic.slow_response_factor if is_harmful else 1.0),
         }
