@@ -266,7 +266,7 @@ class _SearchReporter:
         )
         self._num_damaged_checkpoints = 0
         self._num_tenths_logged = 0
-        """Tenths of the trials that had ended when the last table was logged, from 0 to 10."""
+        """Number of tenths of the trials that had ended at the last logged table, 0 to 10."""
 
     def __call__(self, trial: TrialRecord, trials: tuple[TrialRecord, ...]) -> None:
         num_damaged_checkpoints = sum(t.damaged_checkpoints for t in trials)
@@ -284,7 +284,7 @@ class _SearchReporter:
             self._num_tenths_logged = num_tenths
             self._log.info(f"{num_ended} of {self._num_trials} trials ended\n{table_text(rows)}")
         self._progress(
-            f"trial {trial.id} at epoch {len(trial.epochs)}, best {best_trial.loss:.4g} "
+            f"trial {trial.id} at epoch {len(trial.epochs)}, best loss {best_trial.loss:.4g} "
             f"(trial {best_trial.id})",
             num_done=num_ended,
             total=self._num_trials,

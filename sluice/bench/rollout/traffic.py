@@ -29,7 +29,7 @@ class Traffic:
     """Mean share of failed requests without harm."""
 
     timeout_threshold_sd: float = 3.0
-    """A response is a timeout if its log response time is more than this above the mean [standard
+    """A response is a timeout if its log response time exceeds the mean by more than this [standard
     deviations]."""
 
     error_factor: float = 1.0
@@ -37,14 +37,14 @@ class Traffic:
 
     slow_response_factor: float = 1.0
     """Factor by which the harm multiplies the challenger's share of slow responses. A response is
-    slow if it takes longer than the 95th percentile without the shared effect."""
+    slow if it takes longer than the 95th percentile of responses without the shared effect."""
 
     harm_at_s: float = 0.0
     """Time after the start at which the harm begins [s]; infinity for no harm."""
 
     shared_effect_sd: float = 0.0
-    """Standard deviation of the shared effect. The effect is added to the log error rate. It is
-    also added to the log response time, in units of the standard deviation of that time."""
+    """Standard deviation of the shared effect. The effect is added to the log error rate and to the
+    standardised log response time."""
 
     shared_effect_decay_s: float = 60.0
     """Time in which the autocorrelation of the shared effect decreases to 1/e [s]."""
