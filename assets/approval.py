@@ -23,25 +23,27 @@ def approval_asset(pipeline: str, approval_settings: ApprovalSettings) -> dg.Ass
         kinds={"sqlalchemy"},
         description="Approval of a version whose verdict is PROMOTE, like 'sluice registry "
         "approve'. Enter version, actor and reason in the launchpad. The promotion sensor then "
-        "continues. Where actors have keys of their own, approve with your key in a terminal.",
+        "continues. If actors have signing keys, approve in a terminal instead, with your key.",
     )
     @spanned
     def approval(
         context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.MaterializeResult[Receipt]:
-        number = read_requested_version(context)
-        config = context.op_execution_context.op_config
+        version_number = read_requested_version(context)
+        run_config = context.op_execution_context.op_config
         with sluice_state.ledger() as ledger:
             receipt = ledger.approve(
-                pipeline, number, actor=config["actor"], reason=config["reason"]
+                pipeline, version_number, actor=run_config["actor"], reason=run_config["reason"]
             )
-            status = ledger.approval_status(pipeline, number, approval_settings=approval_settings)
+            status = ledger.approval_status(
+                pipeline, version_number, approval_settings=approval_settings
+            )
         summary = status.problem if status.approval is None else status.approval.summary
         context.log.info(summary)
         return dg.MaterializeResult(
             value=receipt,
             metadata={
-                "version": number,
+                "version": version_number,
                 "summary": summary,
                 "receipt": receipt.digest,
                 "candidate": receipt.subject["candidate"],

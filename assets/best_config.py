@@ -52,11 +52,15 @@ MAX_LOGGED_DIFFERENCES = 5
 class BestConfig(Record):
     """Settings that training uses, and the search that selected them."""
 
-    subject: dict[str, str] = Field(description="Digests of data, config, code and search rules.")
+    subject: dict[str, str] = Field(
+        description="Digests of data, config, code and search settings."
+    )
     setup: TrialSettings = Field(description="Settings of the best trial, or of the YAML file.")
     found: str = Field(description="Digest of the pipeline's config with these settings.")
     num_trials: int = Field(description="Number of trials of the search; 0 without a search.")
-    study: str | None = Field(description="Artifact digest of the study (JSON).")
+    study: str | None = Field(
+        description="Artifact digest of the study (JSON); None without a search."
+    )
 
 
 def best_config_asset(
@@ -85,7 +89,8 @@ def best_config_asset(
         description="Settings of the network and its training. With a `search` section, the best "
         "trial of a hyperparameter search on validation rows (test rows are never read); without "
         "one, the settings of the pipeline's YAML. Requires a passed proof-of-concept receipt. An "
-        "interrupted search resumes; if it is ordered, it reaches the same result.",
+        "interrupted search resumes. An ordered search then reaches the same result as without the "
+        "interruption.",
     )
     @spanned
     def best_config(
@@ -95,10 +100,10 @@ def best_config_asset(
         raw_data: TableRecord,
         features: FeatureSet,
     ) -> dg.MaterializeResult[BestConfig]:
-        data = features.table.digest
-        subject = search_subject(inputs, data)
+        data_digest = features.table.digest
+        subject = search_subject(inputs, data_digest)
         with sluice_state.ledger() as ledger:
-            required_subject = poc_subject(base, poc, data)
+            required_subject = poc_subject(base, poc, data_digest)
             require(
                 ledger.find_receipt("poc", required_subject), gate="poc", subject=required_subject
             )
@@ -111,10 +116,10 @@ def best_config_asset(
                 context.run.run_id,
                 "search",
                 seeds=planned_evaluation.seeds,
-                data=data,
+                data=data_digest,
             )
             require_same_features(inputs, features.table, raw_data, sluice_state.store)
-        study = _search(
+        study = _run_search(
             context, pipeline, inputs, tracking, sluice_state, sluice_progress, features, subject
         )
         setup = study.result.setup if study else inputs.trial_settings
@@ -126,7 +131,7 @@ def best_config_asset(
             study=sluice_state.store.put(study.model_dump_json().encode()) if study else None,
         )
         with sluice_state.ledger() as ledger:
-            ledger.record_receipt(_receipt(record, study))
+            ledger.record_receipt(_make_receipt(record, study))
         return dg.MaterializeResult(
             value=record,
             data_version=dg.DataVersion(record.found),
@@ -153,7 +158,7 @@ def gpu_pool(compute: ComputeSettings, training: TrainSettings) -> str | None:
     return "gpu" if uses_local_gpu or compute.gpus_per_worker > 0 else None
 
 
-def _search(
+def _run_search(
     context: dg.AssetExecutionContext,
     pipeline: str,
     inputs: SearchInputs,
@@ -169,7 +174,7 @@ def _search(
     _, searched_space = plan_search(space, inputs.search, setup)
     if idle_warning := describe_idle_workers(inputs.search, inputs.compute):
         context.log.warning(idle_warning)
-    # The same data and settings resume the stored search; any difference starts another one.
+    # A stored search with the same data and settings is resumed; any difference starts a new one.
     folder = search_folder(state.home, subject)
     if differences := record_request(folder, _search_request(pipeline, inputs, features)):
         context.log.warning(
@@ -203,8 +208,8 @@ def _search(
             log=context.log.info,
         )
     study = summarize_study(result, space, setup, seed=inputs.search.seed)
-    for line in study.warnings:
-        context.log.warning(line)
+    for warning in study.warnings:
+        context.log.warning(warning)
     return study
 
 
@@ -216,8 +221,8 @@ def search_folder(home: Home, subject: Mapping[str, str]) -> Path:
 def _search_request(pipeline: str, inputs: SearchInputs, features: FeatureSet) -> dict[str, object]:
     """Return what defines a search: the digest of the rows, and all settings by name in the YAML.
 
-    It is stored with the search. If the search remains unfinished and another one starts, the
-    differences between both are reported.
+    This definition is stored with the search. If another search starts before this one is finished,
+    the differences between both definitions are reported.
     """
     assert inputs.search is not None
     return {
@@ -229,7 +234,7 @@ def _search_request(pipeline: str, inputs: SearchInputs, features: FeatureSet) -
     }
 
 
-def _receipt(record: BestConfig, study: StudySummary | None) -> Receipt:
+def _make_receipt(record: BestConfig, study: StudySummary | None) -> Receipt:
     trials: Sequence[TrialRecord] = study.result.trials if study else ()
     return Receipt(
         gate="search",
@@ -258,30 +263,30 @@ class _SearchReporter:
         self._log = context.log
         self._progress = progress
         self._num_trials = search.num_trials
-        self._messages = SearchProgress(
+        self._search_progress = SearchProgress(
             num_trials=self._num_trials, is_population_based=is_population_based(search.scheduler)
         )
-        self._num_damaged = 0
+        self._num_damaged_checkpoints = 0
         self._num_tenths_logged = 0
-        """Number of tenths of the trials that had ended when the last table was logged."""
+        """Number of tenths of the trials that had ended at the last logged table, 0 to 10."""
 
     def __call__(self, trial: TrialRecord, trials: tuple[TrialRecord, ...]) -> None:
-        num_damaged = sum(t.damaged_checkpoints for t in trials)
-        if num_damaged > self._num_damaged:
+        num_damaged_checkpoints = sum(t.damaged_checkpoints for t in trials)
+        if num_damaged_checkpoints > self._num_damaged_checkpoints:
             self._log.warning(
                 f"trial {trial.id}: skipped a damaged checkpoint and resumed from an older one"
             )
-        self._num_damaged = num_damaged
+        self._num_damaged_checkpoints = num_damaged_checkpoints
         best_trial = min(trials, key=lambda t: (t.loss, t.id))
-        for line in self._messages.new_messages(trials):
+        for line in self._search_progress.new_messages(trials):
             self._log.info(line)
-        rows, num_ended = live_rows(trials), self._messages.num_ended
+        rows, num_ended = live_rows(trials), self._search_progress.num_ended
         num_tenths = 10 * num_ended // self._num_trials
         if num_tenths > self._num_tenths_logged:
             self._num_tenths_logged = num_tenths
             self._log.info(f"{num_ended} of {self._num_trials} trials ended\n{table_text(rows)}")
         self._progress(
-            f"trial {trial.id} at epoch {len(trial.epochs)}, best {best_trial.loss:.4g} "
+            f"trial {trial.id} at epoch {len(trial.epochs)}, best loss {best_trial.loss:.4g} "
             f"(trial {best_trial.id})",
             num_done=num_ended,
             total=self._num_trials,

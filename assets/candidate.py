@@ -32,14 +32,14 @@ from sluice.training.members import TrainedModels
 from sluice.workloads.codecs.identity import require_same_codec
 
 # Metadata keys of the asset, which the promotion sensor and the command line read.
-VERDICT = "verdict"
-REASON = "reason"
-CANDIDATE = "candidate"
-VERSION = "version"
-RECEIPT = "receipt"
-NEW = "new"
-WORSE_METRICS = "worse"
-"""Key of the names of the metrics that got worse."""
+VERDICT_KEY = "verdict"
+REASON_KEY = "reason"
+CANDIDATE_KEY = "candidate"
+VERSION_KEY = "version"
+RECEIPT_KEY = "receipt"
+IS_NEW_KEY = "new"
+WORSE_METRICS_KEY = "worse"
+"""The value is a text with the names of the metrics that got worse."""
 
 
 def candidate_asset(
@@ -119,7 +119,8 @@ def candidate_asset(
             ):
                 git = existing_version.lineage.git
             else:
-                # The version is new, or was imported with the git state of another checkout.
+                # The version is new or has no receipts yet, or was imported: the lineage of an
+                # imported version contains the git state of another checkout.
                 git = read_git(source_folder, store=sluice_state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
@@ -177,13 +178,15 @@ def candidate_asset(
             value=registration,
             data_version=dg.DataVersion(version.candidate),
             metadata={
-                VERDICT: receipt.outcome,
-                REASON: receipt.reason,
-                WORSE_METRICS: ", ".join(c.metric for c in promotion_verdict.verdict.worse_metrics),
-                CANDIDATE: version.candidate,
-                RECEIPT: receipt.digest,
-                VERSION: version.number,
-                NEW: registration.created,
+                VERDICT_KEY: receipt.outcome,
+                REASON_KEY: receipt.reason,
+                WORSE_METRICS_KEY: ", ".join(
+                    c.metric for c in promotion_verdict.verdict.worse_metrics
+                ),
+                CANDIDATE_KEY: version.candidate,
+                RECEIPT_KEY: receipt.digest,
+                VERSION_KEY: version.number,
+                IS_NEW_KEY: registration.created,
                 **({} if registration.created else {REUSED: f"version {version.number}"}),
                 "compared with": evaluation.reference_name,
                 "guards": guard_table(promotion_verdict.verdict),

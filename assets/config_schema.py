@@ -1,8 +1,8 @@
 """Run config schemas of the assets: no config, a version number, or an approval.
 
-The schemas use ``dg.String`` and ``dg.Int``, not Dagster's Config classes. These would accept
-``{env: NAME}`` in place of a value, and their errors print the value of that environment variable,
-which may be a secret.
+The schemas use ``dg.String`` and ``dg.Int``. Dagster's Config classes are not used, because they
+accept ``{env: NAME}`` in place of a value. Their error messages print the value of this environment
+variable, which may be a secret.
 """
 
 import dagster as dg
@@ -10,7 +10,7 @@ import dagster as dg
 from sluice.base.errors import SettingsError
 
 
-def reject_config(instead: str, *, why: str) -> dict[str, dg.Field]:
+def reject_config(instead: str, *, description: str) -> dict[str, dg.Field]:
     """Return a config schema that rejects every entry.
 
     Dagster's error prints the names of the expected fields and types, and an Enum without values
@@ -18,15 +18,15 @@ def reject_config(instead: str, *, why: str) -> dict[str, dg.Field]:
 
     Args:
         instead: Text for the error message: what the user should do.
-        why: Description of the field in the launchpad.
+        description: Description of the field in the launchpad.
     """
-    return {"instead": dg.Field(dg.Enum(instead, []), is_required=False, description=why)}
+    return {"instead": dg.Field(dg.Enum(instead, []), is_required=False, description=description)}
 
 
 NO_CONFIG = reject_config(
     "edit the attributes in the pipeline's YAML, or for one run use "
     "'sluice run NAME_OR_FILE --set training.learning_rate=0.01'",
-    why="The assets of a pipeline do not read run config. Receipts and lineage record the "
+    description="The assets of a pipeline do not read run config. Receipts and lineage record the "
     "settings of the pipeline's YAML.",
 )
 """Config schema of the assets whose settings come from the pipeline's YAML."""

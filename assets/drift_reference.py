@@ -56,8 +56,8 @@ def drift_reference_asset(
         description="Reference distributions for drift detection: training rows, predictions on "
         "held-out rows, and held-out losses. Distributions are stored as summaries, without the "
         "rows. They are stored with the version, so that drift is measured against the data that "
-        "the model in production was trained on. For images and texts, the embeddings of held-out "
-        "rows by the first network are stored, too.",
+        "the model in production was trained on. For images and texts, the embeddings that the "
+        "first network computes for held-out rows are stored, too.",
     )
     @spanned
     def drift_reference(
@@ -91,8 +91,8 @@ def drift_reference_asset(
                 threads=count_cores(),
                 on_progress=context.log.info,
             )
-            for why in (*references.lacking, *references.left_out):
-                context.log.warning(why)
+            for reason in (*references.lacking, *references.left_out):
+                context.log.warning(reason)
         return dg.MaterializeResult(
             value=DriftReferenceRecord(candidate=trained_models.candidate, references=references),
             metadata={

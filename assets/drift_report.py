@@ -1,4 +1,4 @@
-"""Asset ``drift_report``: drift of the data and the behaviour of the version in production."""
+"""Asset ``drift_report``: drift of the data, the predictions and the losses in production."""
 
 import os
 from datetime import datetime
@@ -39,8 +39,8 @@ from sluice.rollout_control.controller import live_servers
 from sluice.workloads.workload import Workload
 
 DRIFT_REPORT = "drift_report"
-_MAX_WINDOWS_READ = 8
-"""Maximum number of windows whose samples are read, newest first."""
+_MAX_SAMPLE_WINDOWS = 8
+"""The newest samples are read, at most as many as this number of windows contains."""
 
 
 def drift_report_asset(
@@ -59,9 +59,9 @@ def drift_report_asset(
         config_schema=NO_CONFIG,
         group_name=pipeline,
         kinds={"pandas", "parquet"},
-        description="Drift of the version in production: new source rows, requests, predictions, "
-        "latency, losses on labelled rows and, for images and texts, the embedding of the "
-        "network, each compared with the reference stored at training time. Windows do not "
+        description="Drift of the version in production. Windows of source rows, requests, "
+        "predictions, latency and losses are compared with the reference that was stored at "
+        "training time; for images and texts, also the embedding of the network. Windows do not "
         "overlap. Drift in several recent windows raises an alarm.",
     )
     @spanned
@@ -102,7 +102,8 @@ def drift_report_asset(
             for problem in send_drift_alert(state, alarm, sluice_state.home):
                 context.log.warning(problem)
         return dg.MaterializeResult(
-            value=state, metadata=_metadata(state) | window_metadata(run) | _page_link(page.url)
+            value=state,
+            metadata=_state_metadata(state) | window_metadata(run) | _page_link(page.url),
         )
 
     return drift_report
@@ -118,12 +119,12 @@ def reference_of_version(
 ) -> ReferenceArtifacts | str:
     """Return the drift references of a version, or the reason why it has none.
 
-    References are stored when the version is trained. If they are missing or the pipeline's drift
-    settings have changed, they are rebuilt from the version's training rows, if these are still
-    available. Otherwise the stored references are used, with the settings at that time.
+    The references that the training stored are returned if they have the pipeline's current drift
+    settings. References that are missing or have other settings are rebuilt from the version's
+    training rows. If these rows are no longer available, the stored references are returned.
 
-    Stored references that contain neither features nor predictions are returned unchanged. The
-    training could not build these two, usually because of too few rows.
+    Stored references that contain neither features nor predictions are returned unchanged, because
+    the training could not build these two, usually because of too few rows.
     """
     stored_references = ReferenceArtifacts.of(version.lineage.artifacts)
     if stored_references is not None and _has_current_settings(drift, stored_references, state):
@@ -152,13 +153,13 @@ def reference_of_version(
 
 
 def newest_samples(ledger: RolloutLedger, pipeline: str, *, window_rows: int) -> list[Sample]:
-    """Return the newest samples of at most ``_MAX_WINDOWS_READ`` windows, oldest first."""
-    num_samples = min(_MAX_WINDOWS_READ * window_rows, MAX_SAMPLES)
+    """Return the newest samples, oldest first (see ``_MAX_SAMPLE_WINDOWS``)."""
+    num_samples = min(_MAX_SAMPLE_WINDOWS * window_rows, MAX_SAMPLES)
     return ledger.observations.samples(pipeline, max_samples=num_samples)
 
 
 def production_since(ledger: RolloutLedger, model: str) -> datetime:
-    """Return the time since which the current version is in production.
+    """Return the time at which the current version came into production.
 
     This is the time of the last promotion or rollback.
     """
@@ -166,7 +167,7 @@ def production_since(ledger: RolloutLedger, model: str) -> datetime:
 
 
 def send_drift_alert(state: MonitorState, alarm: Alarm, home: Home) -> tuple[str, ...]:
-    """Send the alert for a drift alarm, once for each alarm; return why it could not be sent."""
+    """Send one alert for each drift alarm; return the reasons why it could not be sent."""
     names = ", ".join(SIGNALS[name] for name in alarm.signals)
     actions = {
         "train": "The drift sensor starts the training job. Review the candidate of that job.",
@@ -239,11 +240,11 @@ def _has_current_settings(
     try:
         stored_settings = load_reference(digest, state.store).settings
         return stored_settings.column_settings == drift.column_settings
-    except SluiceError:  # damaged: rebuild it if the rows exist, else the monitor reports it
+    except SluiceError:  # a damaged reference is rebuilt, or else reported by the monitor
         return False
 
 
-def _metadata(state: MonitorState) -> dict[str, dg.MetadataValue | str | int | bool]:
+def _state_metadata(state: MonitorState) -> dict[str, dg.MetadataValue | str | int | bool]:
     rows = [
         {
             "signal": SIGNALS[signal.signal],
@@ -297,7 +298,7 @@ def window_metadata(run: MonitorRun) -> dict[str, dg.MetadataValue | str | int |
         )
         metadata[f"plot: {name}"] = picture(overview_png(report), f"distances of {name}")
     if run.embedding is not None:
-        rows = [{"quantity": each, "value": value} for each, value in run.embedding.numbers.items()]
+        rows = [{"quantity": name, "value": value} for name, value in run.embedding.numbers.items()]
         metadata["embedding of the network"] = table(rows)
         metadata["plot: embedding of the network"] = picture(
             run.embedding.plot(), "embeddings of held-out rows and requests"

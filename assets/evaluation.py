@@ -42,7 +42,7 @@ from sluice.reports.folder import save_page
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 
-_MAX_EXAMPLES = 40
+_MAX_ROWS_PER_SUITE = 40
 """Maximum number of rows of one suite on the report page."""
 
 
@@ -62,8 +62,8 @@ def evaluation_asset(
         inputs: Inputs of search and training.
         baseline_settings: Settings of the baseline.
         suites: Settings of the regression suites.
-        approved_candidate: Candidate digest of the version that ``guards.approved`` names; None
-            without that guard.
+        approved_candidate: Candidate digest of the version in the setting ``guards.approved``; None
+            if it is not set.
         production_code: Code with which the reference is scored.
     """
 
@@ -156,8 +156,9 @@ def evaluation_asset(
                 context.log.warning(reference_scores.note)
         context.log.info(f"compared with {reference_name}")
         library = SuiteLibrary(sluice_state.home.suites / pipeline, store)
-        # The reference differs from production only if the candidate itself is in production. Both
-        # are None before the first promotion: then the losses are those of the baseline.
+        # The losses of production refresh the hard suite; before the first promotion, the losses of
+        # the baseline do. If the candidate itself is in production, the reference is
+        # another version, and the suite is not refreshed.
         if reference == production:
             refresh_hard_suite(
                 library,
@@ -203,7 +204,7 @@ def evaluation_asset(
             data_version=dg.DataVersion(digest_json(record.model_dump(mode="json"))),
             metadata={
                 "compared with": reference_name,
-                **({"baseline rules": _rule_losses(baseline)} if baseline.losses else {}),
+                **({"baseline rules": _rule_loss_table(baseline)} if baseline.losses else {}),
                 **({"reference code": reference_scores.note} if reference_scores.note else {}),
                 "test rows": candidate_scores.by_seed.losses.num_rows,
                 "metrics": table(
@@ -254,7 +255,7 @@ def suite_metadata(
     if not report.results:
         return {"regression suites": "none defined"}
     page = save_page(
-        suites_page(report, title=pipeline, max_examples=_MAX_EXAMPLES),
+        suites_page(report, title=pipeline, max_examples=_MAX_ROWS_PER_SUITE),
         f"suites/{pipeline}/candidate",
         home=state.home,
         environ=os.environ,
@@ -278,7 +279,7 @@ def suite_metadata(
     }
 
 
-def _rule_losses(baseline: Baseline) -> dg.MetadataValue:
+def _rule_loss_table(baseline: Baseline) -> dg.MetadataValue:
     """Return the validation loss of every simple rule, by fold."""
     return table(
         [

@@ -33,7 +33,7 @@ def open_inputs(
     *,
     features: FeatureSet,
 ) -> tuple[str, ...]:
-    """Open all artifacts that the evaluation of a candidate will read; return their names.
+    """Open all artifacts that the evaluation of a candidate will read; return descriptions of them.
 
     Raises:
         IntegrityError, GateBlocked: See ``open_evaluation_inputs`` and ``load_baseline``.
@@ -50,9 +50,17 @@ def open_inputs(
             subject=candidate_subject(inputs, features.table.digest),
             seeds=planned_evaluation.seeds,
         )
-        source = planned_evaluation.baseline.predictions
-        if source is None or ledger.production_number(pipeline) is not None:
+        predictions_uri = planned_evaluation.baseline.predictions
+        if predictions_uri is None or ledger.production_number(pipeline) is not None:
             return descriptions
         frame = load_table(features.table, state.store)
-        load_baseline(ledger, pipeline, source, state.store, inputs.workload, frame, features.folds)
-    return (*descriptions, f"the predictions of {source}")
+        load_baseline(
+            ledger,
+            pipeline,
+            predictions_uri,
+            state.store,
+            inputs.workload,
+            frame,
+            features.folds,
+        )
+    return (*descriptions, f"the predictions of {predictions_uri}")

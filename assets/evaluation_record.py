@@ -1,4 +1,4 @@
-"""Stored result of the ``evaluation`` asset: loss tables by digest, which the decision reads."""
+"""Stored result of the ``evaluation`` asset, with the digests of its loss tables."""
 
 import io
 
@@ -41,7 +41,7 @@ class EvaluatedArm(Record):
 
     losses: StoredTable = Field(description="Losses of every seed.")
     deployed: StoredTable = Field(
-        description="Losses of the ensemble of all seeds, which is the model that is deployed."
+        description="Losses of the deployed ensemble: the mean output of all seeds."
     )
     mistakes: StoredTable | None = Field(
         description="0/1 losses of a classifier; None for other workloads."
@@ -67,15 +67,15 @@ class Evaluation(Record):
         description="Note on the code that scored the reference; empty if it is the candidate's.",
     )
     symptoms: tuple[str, ...] = Field(
-        (), description="Problems that the training curves of the candidate show."
+        (), description="Problems that the training curves of the candidate show, and what to do."
     )
     approved: StoredTable | None = Field(
-        description="Losses of the version that guards.approved names; None without that guard."
+        description="Losses of the version in the setting guards.approved; None if it is not set."
     )
     suites: str = Field(description="Artifact digest of the regression suite report (JSON).")
     worst_rows: dict[str, str] = Field(
         default={},
-        description="Descriptions of the rows with the lowest gains, by label; empty if the "
+        description="Descriptions of the rows with the lowest gains, by index label; empty if the "
         "workload has no display column.",
     )
 
@@ -93,7 +93,7 @@ class Evaluation(Record):
         return tables
 
     def evidence(self, store: ArtifactStore) -> GuardEvidence:
-        """Read the losses and metrics that the gate and its guards compare."""
+        """Read the losses and metrics that the promotion gate and its guards compare."""
 
         def read(table: StoredTable) -> LossTable:
             return table.get(store, window=self.window)

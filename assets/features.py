@@ -145,7 +145,7 @@ def features_asset(
 def require_current_features(
     features: FeatureSet, raw_data: TableRecord, workload: Workload, *, path: str
 ) -> None:
-    """Raise an error if features were computed from other rows, or by another workload.
+    """Raise an error if the features were computed from other rows, or by another workload.
 
     Raises:
         GateBlocked: The rows, the workload, its settings or its code differ.

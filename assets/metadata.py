@@ -10,7 +10,7 @@ from sluice.base.redaction import redact
 from sluice.data.schema import Schema
 
 REUSED = "from earlier runs"
-"""Key of the text that names the parts of a result which were not computed again."""
+"""Metadata key. The value is a text that names the parts of a result from earlier runs."""
 
 
 def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
@@ -26,7 +26,7 @@ def table(rows: Sequence[Mapping[str, object]]) -> dg.MarkdownMetadataValue:
     lines = [
         "| " + " | ".join(names) + " |",
         "|" + "|".join("---" for _ in names) + "|",
-        *("| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in rows),
+        *("| " + " | ".join(_format_cell(row[name]) for name in names) + " |" for row in rows),
     ]
     return dg.MetadataValue.md("\n".join(lines))
 
@@ -51,19 +51,20 @@ def column_schema(schema: Schema) -> dg.TableSchema:
     )
 
 
-def preview(frame: pd.DataFrame, rows: int = 3) -> dg.MarkdownMetadataValue:
-    """Return the first and the last rows as a table."""
-    ends = frame if len(frame) <= 2 * rows else pd.concat([frame.head(rows), frame.tail(rows)])
-    name = str(frame.index.name or "row")
+def preview(frame: pd.DataFrame, num_rows: int = 3) -> dg.MarkdownMetadataValue:
+    """Return the first and the last ``num_rows`` rows as a table."""
+    if len(frame) > 2 * num_rows:
+        frame = pd.concat([frame.head(num_rows), frame.tail(num_rows)])
+    index_name = str(frame.index.name or "row")
     return table(
         [
-            {name: label} | {str(column): value for column, value in row.items()}
-            for label, row in zip(ends.index, ends.to_dict("records"), strict=True)
+            {index_name: label} | {str(column): value for column, value in row.items()}
+            for label, row in zip(frame.index, frame.to_dict("records"), strict=True)
         ]
     )
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, pd.Timestamp):

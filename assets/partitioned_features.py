@@ -1,4 +1,7 @@
-"""Features of a workload that declares partitions: only changed partitions are computed again."""
+"""Features of a workload that declares partitions: only changed partitions are computed again.
+
+The context of a partition consists of the neighbouring rows on which its features also depend.
+"""
 
 import contextlib
 import sys
@@ -69,15 +72,15 @@ class PartitionJob:
     """Raw rows of the partition and of its context."""
 
     def __call__(self, emit: Emit) -> pd.DataFrame:
-        """Return the features of the partition's own rows."""
+        """Return the features of the rows of the partition, without its context."""
         del emit
-        sys.path.extend(part for part in self.source.sys_path if part not in sys.path)
+        sys.path.extend(folder for folder in self.source.sys_path if folder not in sys.path)
         workload = load_workload(self.source.path, self.source.settings, where=self.source.path)
         return compute_partition(workload, self.partition, self.raw)
 
 
 def compute_partition(workload: Workload, name: str, raw: pd.DataFrame) -> pd.DataFrame:
-    """Return the features of the own rows of one partition.
+    """Return the features of the rows of one partition, without its context.
 
     Args:
         workload: Workload that declares ``feature_partitions``.
@@ -103,19 +106,20 @@ def compute_partitioned_features(
     store: ArtifactStore,
     progress: ProgressReporter,
 ) -> PartitionedFeatures:
-    """Return the features of all partitions; those of unchanged ones are read from the store.
+    """Return the features of all partitions. Unchanged partitions are read from the store.
 
-    A check computes the features of up to three new partitions a second time with a larger
-    context. They must not change.
+    A check computes the features of up to three new partitions a second time, with a larger
+    context. This must not change the features.
 
     Args:
         workload: Workload that declares ``feature_partitions``.
         raw: Raw rows.
         previous: Partitions that the same workload, settings and code computed before.
         source: Source from which workers build the workload.
-        compute: Machines. The partitions of the check are computed in this process. The others
-            are computed in worker processes of this machine, or of the Ray cluster at the address,
-            unless ``workers`` is 1 or they are expected to take less than ``MIN_POOL_S``.
+        compute: Machines. This process computes the checked partitions. Worker processes of this
+            machine, or of the Ray cluster at ``address``, compute the other partitions. This
+            process also computes the others if ``workers`` is 1, or if that will probably take
+            less than ``MIN_POOL_S``.
         store: Artifact store.
         progress: Receives the number of finished partitions.
 
@@ -130,48 +134,48 @@ def compute_partitioned_features(
     previous_by_key = {(partition.name, partition.raw): partition for partition in previous}
     stored_partitions: dict[int, StoredPartition] = {}
     frames: dict[int, pd.DataFrame] = {}
-    for number, (partition, digest) in enumerate(zip(partitions, digests, strict=True)):
+    for index, (partition, digest) in enumerate(zip(partitions, digests, strict=True)):
         previous_partition = previous_by_key.get((partition.name, digest))
         # A missing or damaged file is no error: the partition is computed again.
         with contextlib.suppress(IntegrityError):
             if previous_partition is not None:
-                frames[number] = (
+                frames[index] = (
                     raw.iloc[:0]
                     if previous_partition.table is None
                     else load_table(previous_partition.table, store)
                 )
-                stored_partitions[number] = previous_partition
+                stored_partitions[index] = previous_partition
     num_reused = len(stored_partitions)
-    missing_numbers = [
-        number for number in range(len(partitions)) if number not in stored_partitions
-    ]
-    for number, features in _compute(workload, raw, partitions, missing_numbers, source, compute):
-        name = partitions[number].name
-        frames[number] = features
+    missing_indexes = [index for index in range(len(partitions)) if index not in stored_partitions]
+    for index, features in _compute_missing(
+        workload, raw, partitions, missing_indexes, source, compute
+    ):
+        name = partitions[index].name
+        frames[index] = features
         table = save_table(features, store) if len(features) else None
-        stored_partitions[number] = StoredPartition(name=name, raw=digests[number], table=table)
+        stored_partitions[index] = StoredPartition(name=name, raw=digests[index], table=table)
         progress(f"features of {name}", num_done=len(stored_partitions), total=len(partitions))
-    numbers = range(len(partitions))
+    indexes = range(len(partitions))
     return PartitionedFeatures(
-        frame=join_partitions(raw, [(partitions[n], frames[n]) for n in numbers]),
-        partitions=tuple(stored_partitions[n] for n in numbers),
+        frame=join_partitions(raw, [(partitions[n], frames[n]) for n in indexes]),
+        partitions=tuple(stored_partitions[n] for n in indexes),
         num_reused=num_reused,
     )
 
 
-def _compute(
+def _compute_missing(
     workload: Workload,
     raw: pd.DataFrame,
     partitions: Sequence[Partition],
-    missing_numbers: Sequence[int],
+    missing_indexes: Sequence[int],
     source: WorkloadSource,
     compute: ComputeSettings,
 ) -> Iterator[tuple[int, pd.DataFrame]]:
-    """Yield number and features of every missing partition, first those that are checked.
+    """Yield index and features of every missing partition.
 
-    The first, middle and last missing partitions are checked.
+    The first, middle and last missing partitions come first, because they are checked.
     """
-    if not missing_numbers:
+    if not missing_indexes:
         return
 
     def compute_here(partition: Partition) -> pd.DataFrame:
@@ -180,39 +184,39 @@ def _compute(
     widened_partitions = _declared_partitions(workload).split(
         raw, horizon_rows=workload.horizon_rows, is_widened=True
     )
-    checked_numbers = sorted(
-        {missing_numbers[0], missing_numbers[len(missing_numbers) // 2], missing_numbers[-1]}
+    checked_indexes = sorted(
+        {missing_indexes[0], missing_indexes[len(missing_indexes) // 2], missing_indexes[-1]}
     )
     start_s = time.perf_counter()
-    for number in checked_numbers:
-        features = compute_here(partitions[number])
+    for index in checked_indexes:
+        features = compute_here(partitions[index])
         check_partition_context(
-            workload, partitions[number].name, features, compute_here(widened_partitions[number])
+            workload, partitions[index].name, features, compute_here(widened_partitions[index])
         )
-        yield number, features
-    # Each checked partition was computed twice.
-    partition_s = (time.perf_counter() - start_s) / (2 * len(checked_numbers))
-    unchecked_numbers = [number for number in missing_numbers if number not in checked_numbers]
-    if compute.workers == 1 or partition_s * len(unchecked_numbers) < MIN_POOL_S:
-        for number in unchecked_numbers:
-            yield number, compute_here(partitions[number])
+        yield index, features
+    # The features of each checked partition were computed twice.
+    seconds_per_partition = (time.perf_counter() - start_s) / (2 * len(checked_indexes))
+    unchecked_indexes = [index for index in missing_indexes if index not in checked_indexes]
+    if compute.workers == 1 or seconds_per_partition * len(unchecked_indexes) < MIN_POOL_S:
+        for index in unchecked_indexes:
+            yield index, compute_here(partitions[index])
         return
-    with _open_pool(compute, len(unchecked_numbers)) as pool:
-        waiting_numbers, num_running = list(reversed(unchecked_numbers)), 0
-        while waiting_numbers or num_running:
-            while waiting_numbers and pool.has_capacity():
-                partition = partitions[waiting_numbers[-1]]
+    with _open_pool(compute, len(unchecked_indexes)) as pool:
+        waiting_indexes, num_running = list(reversed(unchecked_indexes)), 0
+        while waiting_indexes or num_running:
+            while waiting_indexes and pool.has_capacity():
+                partition = partitions[waiting_indexes[-1]]
                 rows = raw.iloc[partition.rows]
                 job = PartitionJob(source=source, partition=partition.name, raw=rows)
-                pool.submit(waiting_numbers.pop(), job)
+                pool.submit(waiting_indexes.pop(), job)
                 num_running += 1
             match pool.next_message():
-                case JobResult(key=int(number), result=pd.DataFrame() as features):
+                case JobResult(key=int(index), result=pd.DataFrame() as features):
                     num_running -= 1
-                    yield number, features
-                case WorkerLost(key=int(number), will_retry=False) as lost:
+                    yield index, features
+                case WorkerLost(key=int(index), will_retry=False) as lost:
                     raise TrainingFailed(
-                        f"Features of partition '{partitions[number].name}': its "
+                        f"Features of partition '{partitions[index].name}': its "
                         f"{lost.description}, {lost.num_times_lost} times in total.",
                         cause=lost.cause,
                         fix="If memory is short, lower workers or divide the rows into smaller "

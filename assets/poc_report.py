@@ -1,4 +1,4 @@
-"""Asset ``poc_report``: the proof-of-concept gate, seconds of checks before hours of training."""
+"""Asset ``poc_report``: the proof-of-concept gate, whose checks take seconds."""
 
 import dagster as dg
 
@@ -37,10 +37,10 @@ def poc_report_asset(
         config_schema=NO_CONFIG,
         group_name=pipeline,
         kinds={"pytorch"},
-        description="Proof-of-concept gate: quick checks of data, loss, gradients and learning on "
-        "a small part of the real data, before hours of training. Writes the receipt that search "
-        "and training require. Requires features that passed their checks. Runs in a separate "
-        "process, which is stopped if it hangs.",
+        description="Proof-of-concept gate: quick checks of data, loss, gradients and learning. "
+        "They use a small part of the real data, before hours of training. Writes the receipt that "
+        "search and training require. Requires features that passed their checks. Runs in a "
+        "separate process, which is stopped if it hangs.",
     )
     @spanned
     def poc_report(
@@ -50,9 +50,9 @@ def poc_report_asset(
         raw_data: TableRecord,
         features: FeatureSet,
     ) -> dg.MaterializeResult[GateReport]:
-        data = features.table.digest
+        data_digest = features.table.digest
         require_current_features(features, raw_data, inputs.workload, path=inputs.path)
-        subject = poc_subject(inputs, poc, data)
+        subject = poc_subject(inputs, poc, data_digest)
         request = GateRequest(
             target=PipelineTarget(
                 name=pipeline,
@@ -74,7 +74,7 @@ def poc_report_asset(
         )
         with sluice_state.ledger() as ledger:
             required_subject = features_subject(
-                inputs.workload, data, path=inputs.path, look_ahead=poc.look_ahead
+                inputs.workload, data_digest, path=inputs.path, look_ahead=poc.look_ahead
             )
             require(
                 ledger.find_receipt("features", required_subject),
@@ -113,20 +113,20 @@ def poc_report_asset(
 
 
 class _GateProgress:
-    """Writes the messages of the gate to Dagster's log and reports its progress."""
+    """Writes the messages of the POC gate to Dagster's log and reports its progress."""
 
     def __init__(self, context: dg.AssetExecutionContext, progress: ProgressReporter) -> None:
         self._log = context.log
         self._progress = progress
         self._num_done = 0
-        self._total = 1
+        self._num_checks = 1
 
     def __call__(self, message: GatePlan | CheckStarted | CheckResult) -> None:
         match message:
             case GatePlan(checks=checks):
-                self._total = len(checks) + 1  # the time of the whole gate is a further check
+                self._num_checks = len(checks) + 1  # the last one checks the run time of the gate
             case CheckStarted(name=name):
-                self._progress(name, num_done=self._num_done, total=self._total)
+                self._progress(name, num_done=self._num_done, total=self._num_checks)
             case CheckResult():
                 self._num_done += 1
                 self._log.info(
@@ -134,11 +134,11 @@ class _GateProgress:
                     f"{message.seconds:.2f} s. {message.summary}"
                 )
                 text = f"{message.name}: {message.outcome}"
-                self._progress(text, num_done=self._num_done, total=self._total)
+                self._progress(text, num_done=self._num_done, total=self._num_checks)
 
 
 def hard_examples(report: GateReport) -> dict[str, dg.MetadataValue]:
-    """Return the hardest examples of the mini training as metadata; empty if it reported none."""
+    """Return the hardest examples of the mini training as metadata; empty if not reported."""
     rows = [
         {
             "row": example.row,

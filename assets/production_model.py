@@ -28,8 +28,8 @@ def production_model_asset(
 
     Args:
         pipeline: Name of the pipeline.
-        has_rollout: Whether a rollout is configured, which precedes a promotion.
-        gate_settings_digest: Digest of gate, guards and suites.
+        has_rollout: Whether the pipeline has rollout settings.
+        gate_settings_digest: Digest of the settings of gate, guards and suites.
         approval_settings: Approval that a promotion requires.
         tracking: Servers to which the promotion is mirrored.
     """
@@ -49,19 +49,19 @@ def production_model_asset(
     def production_model(
         context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.MaterializeResult[Promotion]:
-        number = read_requested_version(context)
+        version_number = read_requested_version(context)
         with sluice_state.ledger() as ledger:
             promotion = _promote(
                 pipeline,
                 ledger,
-                number,
+                version_number,
                 sluice_state,
                 has_rollout=has_rollout,
                 gate_settings_digest=gate_settings_digest,
                 approval_settings=approval_settings,
                 run_id=context.run.run_id,
             )
-            version = ledger.version(pipeline, number)
+            version = ledger.version(pipeline, version_number)
             mirror_history(
                 ledger,
                 pipeline,
@@ -91,7 +91,7 @@ def production_model_asset(
 def _promote(
     pipeline: str,
     ledger: RolloutLedger,
-    number: int,
+    version_number: int,
     state: SluiceState,
     *,
     has_rollout: bool,
@@ -109,10 +109,10 @@ def _promote(
         GateBlocked: The evidence is insufficient, or the rollout has not succeeded.
     """
     previous_number = ledger.production_number(pipeline)
-    if not has_rollout or previous_number in (None, number):
+    if not has_rollout or previous_number in (None, version_number):
         return ledger.promote(
             pipeline,
-            number,
+            version_number,
             expected=previous_number,
             actor="promotion_job",
             reason=f"the promotion gate returned PROMOTE (run {run_id[:8]})",
@@ -121,17 +121,17 @@ def _promote(
             approval_settings=approval_settings,
         )
     rollout = ledger.rollout(pipeline)
-    if rollout is None or rollout.version != number:
+    if rollout is None or rollout.version != version_number:
         latest_text = (
             "no rollout was started"
             if rollout is None
-            else f"the latest rollout is that of version {rollout.version}"
+            else f"the latest rollout is a rollout of version {rollout.version}"
         )
         raise GateBlocked(
-            f"{pipeline} version {number} must complete a rollout before its promotion, but "
-            f"{latest_text}.",
+            f"{pipeline} version {version_number} must complete a rollout before its promotion, "
+            f"but {latest_text}.",
             fix=f"Start the job {pipeline}_rollout with this version, or promote it manually: "
-            f"sluice registry promote {pipeline} {number} --reason '...'",
+            f"sluice registry promote {pipeline} {version_number} --reason '...'",
         )
     transition = ledger.finish_rollout(
         pipeline,
@@ -144,7 +144,7 @@ def _promote(
         raise GateBlocked(transition.reason, fix=transition.remedy)
     return Promotion(
         model=pipeline,
-        version=number,
+        version=version_number,
         previous=rollout.production_version,
         moved=True,
         revision=rollout.pointer_revision + 1,

@@ -54,11 +54,11 @@ def promotion_verdict_asset(
 
     Args:
         pipeline: Name of the pipeline.
-        workload: Its workload.
-        model: Settings of its model.
+        workload: Workload of the pipeline.
+        model: Settings of the model.
         gate: Settings of the promotion gate.
         guards: Settings of the guards.
-        gate_settings_digest: Digest of gate, guards and suites.
+        gate_settings_digest: Digest of the settings of gate, guards and suites.
         approval_settings: Approval that a promotion requires; the receipt records it.
     """
 
@@ -71,9 +71,9 @@ def promotion_verdict_asset(
         kinds={"python"},
         description="Decision on the candidate: PROMOTE if it is significantly better than the "
         "version in production (or than the baseline, before the first promotion) and passes all "
-        "guards. The test accounts for seed variance and for dependent rows, and its confidence "
-        "bound decides, not the mean. Repeated attempts on the same rows share one alpha. The "
-        "decision is recorded: the same comparison always returns the same verdict.",
+        "guards. The test accounts for seed variance and for dependent rows. The confidence bound "
+        "of the gain decides, not its mean. Repeated attempts on the same rows share one alpha. "
+        "The decision is recorded: the same comparison always returns the same verdict.",
     )
     @spanned
     def promotion_verdict(
@@ -92,11 +92,11 @@ def promotion_verdict_asset(
             if caveat
         )
 
-        is_recorded = True  # ``judge`` is called only if no verdict is recorded
+        was_recorded = True  # ``make_decision`` is called only if no verdict is recorded
 
-        def judge(earlier_receipts: Sequence[Receipt]) -> Receipt:
-            nonlocal is_recorded
-            is_recorded = False
+        def make_decision(earlier_receipts: Sequence[Receipt]) -> Receipt:
+            nonlocal was_recorded
+            was_recorded = False
             verdict = decide_promotion(
                 evidence,
                 gate,
@@ -122,7 +122,7 @@ def promotion_verdict_asset(
             "window": evaluation.window,
         }
         with sluice_state.ledger() as ledger:
-            receipt = ledger.decide(pipeline, decision_subject, judge)
+            receipt = ledger.decide(pipeline, decision_subject, make_decision)
         verdict = Verdict.of(receipt)
         if receipt.subject.get("rules") != gate_settings_digest:
             context.log.warning(
@@ -156,7 +156,7 @@ def promotion_verdict_asset(
             metadata={
                 **({"training": " ".join(verdict.symptoms)} if verdict.symptoms else {}),
                 "verdict": verdict.outcome,
-                **({REUSED: "the recorded verdict"} if is_recorded else {}),
+                **({REUSED: "the recorded verdict"} if was_recorded else {}),
                 "reason": verdict.reason,
                 "next step": verdict.remedy,
                 **(
@@ -170,7 +170,7 @@ def promotion_verdict_asset(
                 "alpha": verdict.alpha_summary,
                 "guards": guard_table(verdict),
                 **verdict_pictures(verdict, evidence, advised_power=gate.advised_power),
-                **_verdict_numbers(verdict, secondary_tests),
+                **_number_metadata(verdict, secondary_tests),
                 **_mcnemar_metadata(
                     evaluation, sluice_state.store, verdict, horizon_rows=workload.horizon_rows
                 ),
@@ -194,7 +194,7 @@ def _headline_caveat(workload: Workload) -> str:
     )
 
 
-def _verdict_numbers(
+def _number_metadata(
     verdict: Verdict, secondary_tests: SecondaryTests
 ) -> Mapping[str, float | dg.MetadataValue]:
     unit = verdict.unit

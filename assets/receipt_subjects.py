@@ -1,7 +1,8 @@
 """Subjects of the receipts: the digests of data, config, code and rules that a receipt applies to.
 
-Later stages compare these digests with the current ones. A receipt for other data, settings, code
-or rules is not accepted, and a stored value that other settings or code produced is not used.
+Rules are the checks and their settings, or the settings and code of the search. Later stages
+compare the digests with the current ones. They do not accept a receipt with other digests, and do
+not use a stored value that other settings or code produced.
 """
 
 from sluice.base.digests import digest_json, short
@@ -17,16 +18,16 @@ from sluice.tuning.spaces import Space
 from sluice.workloads.workload import Workload
 
 
-def raw_subject(workload: Workload, data: str) -> dict[str, str]:
+def raw_subject(workload: Workload, data_digest: str) -> dict[str, str]:
     """Return the subject of the raw data receipt."""
     return {
-        "data": data,
+        "data": data_digest,
         "rules": _digest_table_rules(workload.raw_schema, workload.raw_expectations),
     }
 
 
 def features_subject(
-    workload: Workload, data: str, *, path: str, look_ahead: LookAheadSettings
+    workload: Workload, data_digest: str, *, path: str, look_ahead: LookAheadSettings
 ) -> dict[str, str]:
     """Return the subject of the feature receipt."""
     rules = _digest_table_rules(
@@ -34,30 +35,30 @@ def features_subject(
         workload.feature_expectations,
         look_ahead.model_dump(mode="json"),
     )
-    return {"data": data, "rules": rules, "maker": feature_producer(workload, path=path)}
+    return {"data": data_digest, "rules": rules, "maker": feature_producer(workload, path=path)}
 
 
-def candidate_subject(inputs: TrainingInputs, data: str) -> dict[str, str]:
+def candidate_subject(inputs: TrainingInputs, data_digest: str) -> dict[str, str]:
     """Return the digests that determine a candidate: data, config and code."""
     return {
-        "data": data,
+        "data": data_digest,
         "config": inputs.config_digest,
         "code": code_digest(inputs.workload, inputs.model),
     }
 
 
-def poc_subject(inputs: TrainingInputs, poc: PocSettings, data: str) -> dict[str, str]:
+def poc_subject(inputs: TrainingInputs, poc: PocSettings, data_digest: str) -> dict[str, str]:
     """Return the subject of the proof-of-concept receipt."""
     checks = [check.name for check in CHECKS]
     rules = digest_json([checks, poc.model_dump(mode="json")])
-    return candidate_subject(inputs, data) | {"rules": rules}
+    return candidate_subject(inputs, data_digest) | {"rules": rules}
 
 
-def search_subject(inputs: SearchInputs, data: str) -> dict[str, str]:
+def search_subject(inputs: SearchInputs, data_digest: str) -> dict[str, str]:
     """Return the subject of the search receipt: the candidate's digests and the search settings.
 
-    The number and type of the machines are not part of it. Whether trials use GPUs is, because
-    GPU and CPU results are not bitwise identical.
+    The number and type of the machines are not included. Whether trials use GPUs is included,
+    because GPU and CPU results are not bitwise identical.
     """
     search_rules = [
         inputs.search.model_dump(mode="json") if inputs.search else None,
@@ -66,7 +67,7 @@ def search_subject(inputs: SearchInputs, data: str) -> dict[str, str]:
         # Changed search code may select other trials, so it starts a separate search.
         search_code() if inputs.search else None,
     ]
-    return candidate_subject(inputs.base, data) | {"rules": digest_json(search_rules)}
+    return candidate_subject(inputs.base, data_digest) | {"rules": digest_json(search_rules)}
 
 
 def _parameter_list(space: Space) -> list[object]:
@@ -86,7 +87,7 @@ def feature_producer(workload: Workload, *, path: str) -> str:
 
 
 def require_same(what: str, *, made_for: str, current: str, remedy: str) -> None:
-    """Raise an error if a stored value was made for something other than the current input.
+    """Raise an error unless a stored value was made for the current settings, code and data.
 
     Raises:
         GateBlocked: The digests differ.

@@ -1,6 +1,6 @@
 """IO manager that stores the latest value of each asset as a JSON file, written atomically.
 
-Values are never pickled. Large content is in the artifact store; a record refers to it by digest.
+Values are never pickled. A record refers to large content by its digest in the artifact store.
 """
 
 import json
@@ -38,18 +38,18 @@ class RecordIOManager(dg.IOManager):
     def load_input(self, context: dg.InputContext) -> Any:
         """Read the latest record of the upstream asset.
 
-        If the input is not annotated with a Record, as in an asset of the user, the result is the
-        content of the JSON file, usually a dict.
+        If the input is not annotated with a Record, the result is the content of the JSON file,
+        usually a dict. This is the case in assets of the user.
         """
         path = self._path(context.asset_key)
-        kind = context.dagster_type.typing_type
+        record_type = context.dagster_type.typing_type
         try:
-            if not (isinstance(kind, type) and issubclass(kind, Record)):
+            if not (isinstance(record_type, type) and issubclass(record_type, Record)):
                 return json.loads(path.read_bytes())
-            return kind.model_validate_json(path.read_bytes())
+            return record_type.model_validate_json(path.read_bytes())
         except ValidationError as error:
             raise ContractError(
-                f"{path} must contain a valid {kind.__name__}: {error.errors()[0]['msg']} "
+                f"{path} must contain a valid {record_type.__name__}: {error.errors()[0]['msg']} "
                 f"at {error.errors()[0]['loc']}.",
                 cause="Another version of Sluice wrote the file, or it was edited.",
                 fix="Materialize the asset again.",
@@ -64,9 +64,9 @@ class RecordIOManager(dg.IOManager):
         return self._root.joinpath(*key.path).with_suffix(".json")
 
 
-def read_latest_record(kind: type[R], records: Path, pipeline: str, asset: str) -> R | None:
+def read_latest_record(record_type: type[R], records: Path, pipeline: str, asset: str) -> R | None:
     """Return the latest record of an asset; None if it is missing or has another schema."""
     try:
-        return kind.model_validate_json((records / pipeline / f"{asset}.json").read_bytes())
+        return record_type.model_validate_json((records / pipeline / f"{asset}.json").read_bytes())
     except (FileNotFoundError, ValidationError):
         return None

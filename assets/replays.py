@@ -41,8 +41,10 @@ def save_replays(
         *(m for m in members[:1] if not m.diagnoses),
     ]
     replays = {
-        _name(member): save_page(
-            rename_replay(f"{pipeline} {_name(member)}", state.store.get(member.replay).decode()),
+        _member_name(member): save_page(
+            rename_replay(
+                f"{pipeline} {_member_name(member)}", state.store.get(member.replay).decode()
+            ),
             f"replays/{pipeline}/seed-{member.seed}-fold-{member.fold_id}",
             home=state.home,
             environ=environ,
@@ -51,7 +53,8 @@ def save_replays(
         if member.replay
     }
     lines = [
-        f"- {_name(member)}, since step {d.step}: **{d.fault}**. {d.finding.what} {d.finding.fix}"
+        f"- {_member_name(member)}, since step {d.step}: **{d.fault}**. {d.finding.what} "
+        f"{d.finding.fix}"
         for member in members_with_findings
         for d in member.diagnoses
     ]
@@ -66,10 +69,10 @@ def save_replays(
 def trace_errors(member: Member, *, faults: Container[str] | None = None) -> tuple[str, ...]:
     """Return one text for each error in a member's trace.
 
-    If ``faults`` is given, other faults are left out.
+    If ``faults`` is given, errors with other faults are left out.
     """
     return tuple(
-        f"{_name(member)}: {d.fault} since step {d.step}. {d.finding.what} {d.finding.fix} "
+        f"{_member_name(member)}: {d.fault} since step {d.step}. {d.finding.what} {d.finding.fix} "
         f"False alarm if: {d.finding.contradicted_by}"
         for d in member.diagnoses
         if d.finding.severity == "error" and (faults is None or d.fault in faults)
@@ -90,5 +93,5 @@ def shared_errors(members: Sequence[Member]) -> tuple[str, ...]:
     return tuple(fault for fault, count in counts.most_common() if count > len(traced_members) / 2)
 
 
-def _name(member: Member) -> str:
+def _member_name(member: Member) -> str:
     return f"seed {member.seed} fold {member.fold_id}"

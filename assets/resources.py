@@ -12,8 +12,8 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 
 RECORDS = "sluice_records"
-"""Resource key of the IO manager of Sluice's assets. Like ``sluice_state`` and ``sluice_progress``
-it has a prefix, because a project also has its own resources, such as ``io_manager``."""
+"""Resource key of the IO manager of Sluice's assets. The prefix distinguishes it from resources of
+the user's project, such as ``io_manager``."""
 
 
 class ProgressReporter(Protocol):
@@ -34,8 +34,8 @@ class ProgressReporter(Protocol):
             text: Description of the current part.
             num_done: Number of finished parts.
             total: Number of all parts.
-            rows: Table of the parts in progress, for receivers that display one.
-            is_important: Whether receivers should display the text even if they omit others.
+            rows: Table of the parts in progress, for receivers that display a table.
+            is_important: Whether receivers should display the text even if they omit other texts.
         """
 
 
@@ -47,7 +47,7 @@ def ignore_progress(
     rows: Sequence[Mapping[str, object]] = (),
     is_important: bool = False,
 ) -> None:
-    """Discard progress; the assets also write to Dagster's log."""
+    """Discard the progress. The assets also write to Dagster's log."""
     del text, num_done, total, rows, is_important
 
 

@@ -28,7 +28,7 @@ def rollout_asset(
     Args:
         pipeline: Name of the pipeline.
         settings: Settings of the rollout.
-        gate_settings_digest: Digest of gate, guards and suites.
+        gate_settings_digest: Digest of the settings of gate, guards and suites.
         approval_settings: Approval that the start of a rollout requires.
     """
 
@@ -41,7 +41,7 @@ def rollout_asset(
         group_name=pipeline,
         kinds={"sqlalchemy"},
         description="Rollout of a candidate. The rollout sensor raises its share of the traffic "
-        "step by step and rolls it back automatically when live traffic shows harm. Each "
+        "step by step, and rolls it back automatically when a guard detects harm. Each "
         "transition is recorded as an observation of this asset.",
     )
     @spanned
@@ -72,7 +72,7 @@ def rollout_asset(
                 "as of": "the start of the rollout; each later transition is an event of this "
                 "asset, with a link to the page of the rollout",
                 **rollout_metadata(transition),
-                "steps": table(steps_rows(transition.rollout)),
+                "steps": table(step_rows(transition.rollout)),
                 "difference on held-out rows": agreement.difference,
                 "commands": dg.MetadataValue.md(
                     f"Follow: `sluice rollout watch {pipeline}`. Abort: "
@@ -110,8 +110,8 @@ def rollout_metadata(transition: Transition) -> dict[str, dg.MetadataValue | str
     return metadata
 
 
-def steps_rows(rollout: Rollout) -> list[dict[str, object]]:
-    """Return one row for each step: traffic share and minimum evidence."""
+def step_rows(rollout: Rollout) -> list[dict[str, object]]:
+    """Return one row for each step: its traffic share, and its minimum duration and requests."""
     settings = rollout.settings
     return [
         {

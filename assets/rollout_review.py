@@ -1,6 +1,7 @@
 """Asset ``rollout_review``: live quality of a rollout, and the rows on which it failed.
 
-This is an asset because it is too slow for the rollout sensor: it reads rows and computes losses.
+The review is an asset, because it is too slow for the rollout sensor: it reads rows and computes
+losses.
 """
 
 import os
@@ -32,10 +33,11 @@ class RolloutReview(Record):
     rollout: str = Field(description="Id of the rollout.")
     phase: str = Field(description="Phase of the rollout at the time of the review.")
     quality: str = Field(
-        description="Reason of the newest verdict on labelled rows, or that no verdict exists yet."
+        description="Reason of the newest verdict on labelled rows, or a text that too few labels "
+        "have arrived."
     )
     failed: FailedRows | None = Field(
-        description="Rows on which the challenger failed; None unless it was rolled back."
+        description="Rows on which the challenger failed; None if it was not rolled back."
     )
 
 

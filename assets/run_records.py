@@ -1,4 +1,4 @@
-"""Run records: settings, data, code and command of a stage, written before it starts."""
+"""Run records: settings, data, code and command of a stage, written before the stage starts."""
 
 import inspect
 from collections.abc import Sequence

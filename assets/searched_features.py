@@ -15,8 +15,8 @@ def require_same_features(
 ) -> None:
     """Raise an error if the search space contains a setting that changes the features.
 
-    Features are computed once, before the search. A trial with another value of such a setting
-    would train on the same features, so the search would report an effect that does not exist.
+    Features are computed once, before the search. A trial with another value of the setting would
+    train on the same features. The search would then report an effect that does not exist.
 
     Args:
         inputs: Search space and workload.
@@ -43,7 +43,7 @@ def require_same_features(
             if not features_of_value.equals(expected_features):
                 raise SettingsError(
                     f"'{path}' cannot be searched: with the value {value!r}, the workload computes "
-                    "features that differ from those of this run.",
+                    "features that differ from the features of this run.",
                     cause="Features are computed once, before the search.",
                     fix=f"Remove '{path}' from the search space, and compare its values in "
                     f"separate runs (--set workload_settings.{name}=VALUE).",

@@ -13,7 +13,7 @@ SOURCE = "source"
 """Name of the input with the rows of the user's asset."""
 
 LoadAsset = Callable[[AssetPath], object]
-"""Function that returns the value of an asset, as its IO manager loads it."""
+"""Function that returns the value of an asset, which its IO manager loads."""
 
 
 def source_key(workload: Workload) -> AssetPath | None:
@@ -53,7 +53,8 @@ def provide_source(workload: Workload, inputs: Mapping[str, object]) -> Iterator
 def asset_loader(context: dg.ScheduleEvaluationContext | dg.SensorEvaluationContext) -> LoadAsset:
     """Return a function that loads the value of an asset during a tick of a schedule or sensor.
 
-    The repository is needed only when an asset is loaded: Dagster's test contexts have none.
+    The repository is read only when an asset is loaded, because Dagster's test contexts have no
+    repository.
     """
 
     def load(key: AssetPath) -> object:

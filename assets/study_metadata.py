@@ -20,7 +20,7 @@ MAX_SENSITIVITY_PLOTS = 3
 def study_metadata(
     study: StudySummary, pipeline: str, home: Home, *, unit: str, results: str
 ) -> dict[str, dg.MetadataValue | str | int | float]:
-    """Return the metadata of a search, with a link to the page that is saved for it.
+    """Return the metadata of a search, with a link to the page of the search.
 
     Args:
         study: The finished search.
@@ -74,6 +74,6 @@ def study_metadata(
 def _yaml_settings(study: StudySummary) -> dg.MetadataValue:
     best_settings = study.result.setup
     lines = settings_yaml(changed_settings(study.base, best_settings))
-    # ``changes`` are changes of the settings during training, such as those that PBT found.
+    # ``changes`` are changes of settings during the training, as a PBT search selects them.
     note = f"\n\n{NO_SEARCH_NOTE}" if best_settings.training.changes else ""
     return dg.MetadataValue.md(f"```yaml\n{lines}```{note}")

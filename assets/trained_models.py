@@ -1,4 +1,4 @@
-"""Asset ``trained_models``: one network for each seed and fold; finished ones are reused."""
+"""Asset ``trained_models``: one network for each seed and fold; finished networks are reused."""
 
 import os
 import sys
@@ -73,18 +73,18 @@ def trained_models_asset(
         features: FeatureSet,
         best_config: BestConfig,
     ) -> dg.MaterializeResult[TrainedModels]:
-        data = features.table.digest
+        data_digest = features.table.digest
         require_same(
             "The best config's data",
             made_for=best_config.subject["data"],
-            current=data,
+            current=data_digest,
             remedy="Materialize best_config first.",
         )
         training_inputs = apply_best_config(inputs, best_config)
         workload = training_inputs.workload
         with sluice_state.ledger() as ledger:
             for gate, subject in (
-                ("poc", poc_subject(inputs.base, poc, data)),
+                ("poc", poc_subject(inputs.base, poc, data_digest)),
                 ("search", best_config.subject | {"found": training_inputs.config_digest}),
             ):
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
@@ -122,17 +122,17 @@ def trained_models_asset(
             context.run.run_id,
             "training",
             seeds=planned_evaluation.seeds,
-            data=data,
+            data=data_digest,
         )
         codec = workload.codec().identity()
         start_s = time.perf_counter()
-        progress = _TrainingProgress(context, sluice_progress, total=len(specs))
+        progress = _TrainingProgress(context, sluice_progress, num_fold_runs=len(specs))
         with (
             stopping_cleanly(),
             log_fold_runs(
                 tracking,
                 pipeline=pipeline,
-                group=training_group(pipeline, **candidate_subject(training_inputs, data)),
+                group=training_group(pipeline, **candidate_subject(training_inputs, data_digest)),
                 config=training_inputs.config,
                 store=sluice_state.store,
                 folder=sluice_state.home.wandb,
@@ -167,7 +167,7 @@ def trained_models_asset(
             store=sluice_state.store,
         )
         record = TrainedModels(
-            **candidate_subject(training_inputs, data),
+            **candidate_subject(training_inputs, data_digest),
             code_identity=code_identity,
             codec=codec,
             seeds=planned_evaluation.seeds,
@@ -175,7 +175,7 @@ def trained_models_asset(
             event_log=event_log,
             seconds=seconds,
             reused=num_reused,
-            # Symptoms of few members are logged, but do not become advice with the verdict.
+            # The verdict repeats advice on common symptoms only. All symptoms are logged below.
             symptoms=tuple(
                 symptom.advice(pipeline)
                 for symptom in symptoms
@@ -246,21 +246,21 @@ def read_epochs(event_log: str, store: ArtifactStore) -> pd.DataFrame:
 
 
 class _TrainingProgress:
-    """Logs finished fold runs and reports the progress of all of them."""
+    """Logs finished fold runs, and reports the progress of all fold runs."""
 
     def __init__(
-        self, context: dg.AssetExecutionContext, progress: ProgressReporter, *, total: int
+        self, context: dg.AssetExecutionContext, progress: ProgressReporter, *, num_fold_runs: int
     ) -> None:
         self._log = context.log
         self._progress = progress
-        self._total = total
+        self._num_fold_runs = num_fold_runs
         self._num_finished = 0
 
     def __call__(self, event: FoldRunEvent) -> None:
         fold_run = f"seed {event.seed} fold {event.fold_id}"
         if event.kind in ("finished", "reused"):
             self._num_finished += 1
-            self._log.info(f"{self._num_finished}/{self._total} {fold_run} {event.kind}")
+            self._log.info(f"{self._num_finished}/{self._num_fold_runs} {fold_run} {event.kind}")
         if event.num_damaged_checkpoints:
             self._log.warning(
                 f"{fold_run}: skipped a damaged checkpoint and resumed from an older one"
@@ -275,7 +275,7 @@ class _TrainingProgress:
         is_resumed = event.kind == "started" and bool(event.epochs_done or event.steps_done)
         text = f"{fold_run} {_describe_progress(event)}"
         self._progress(
-            text, num_done=self._num_finished, total=self._total, is_important=is_resumed
+            text, num_done=self._num_finished, total=self._num_fold_runs, is_important=is_resumed
         )
 
 

@@ -1,4 +1,4 @@
-"""Finds the active run of a job, so that a tick does not start a second one."""
+"""Finds the active run of a job, so that a schedule or sensor does not start a second run."""
 
 import socket
 
@@ -9,9 +9,9 @@ from sluice.pipelines.run_process import RunProcess
 
 
 def describe_active_run(instance: dg.DagsterInstance, job: str) -> str:
-    """Return a description of the queued or active run of a job; empty when there is no such run.
+    """Return a description of the queued or active run of a job; "" if no such run exists.
 
-    Runs whose process was killed are closed first; otherwise they would count forever.
+    Runs whose process was killed are closed first, because Dagster would list them as active.
     """
     close_killed_runs(instance)
     statuses = [dg.DagsterRunStatus.QUEUED, *EXECUTING_STATUSES]
@@ -27,7 +27,7 @@ def describe_active_run(instance: dg.DagsterInstance, job: str) -> str:
         return (
             f"{text} Its process is unknown. If that process no longer exists, {_how_to_close(run)}"
         )
-    if not process.is_here:
+    if not process.is_on_this_host:
         return (
             f"{text} It runs on host {process.host}, whose processes cannot be seen from host "
             f"{socket.gethostname()}. If that host or container no longer exists, "

@@ -1,7 +1,7 @@
-"""An HTTP server of the standard library with limits, so that no client can block it.
+"""The HTTP server of the standard library, with limits so that no client can block it.
 
-Without the limits, such a server waits for a request forever, starts a thread for every connection,
-and reads 6 MB of headers.
+Without limits, that server waits for a request forever, starts a thread for every connection, and
+accepts 6 MB of headers.
 """
 
 import http.client
@@ -21,40 +21,49 @@ from sluice.base.settings import Settings
 class HttpLimits(Settings):
     """Limits on the connections, time and bytes that clients use."""
 
-    threads: int = Field(
+    max_threads: int = Field(
         32, ge=1, le=1000, description="Maximum number of connections served in parallel."
     )
-    header_s: float = Field(
-        5.0, gt=0, le=600, description="Longest time from connecting to the end of the header [s]."
+    max_header_s: float = Field(
+        5.0,
+        gt=0,
+        le=600,
+        description="Maximum time from the connection to the end of the request header [s].",
     )
-    header_bytes: int = Field(
-        16_384, ge=1024, le=1_000_000, description="Largest request line and header [bytes]."
+    max_header_bytes: int = Field(
+        16_384,
+        ge=1024,
+        le=1_000_000,
+        description="Maximum length of request line and header together [bytes].",
     )
-    send_s: float = Field(
-        10.0, gt=0, le=600, description="Longest time to send a page, or a block of a file [s]."
+    max_send_s: float = Field(
+        10.0,
+        gt=0,
+        le=600,
+        description="Maximum time to send a page, or one block of a file [s].",
     )
 
 
 class BoundedServer(ThreadingHTTPServer):
     """Serves a bounded number of connections in parallel.
 
-    When all threads are in use, a new connection closes the one whose header has been incomplete
-    for the longest time.
+    When a client connects and all threads are in use, the server closes the connection whose
+    header has been incomplete for the longest time.
     """
 
     daemon_threads = True
-    request_queue_size = 128  # with the default of 5, 40 idle connections block others for 5 s
+    request_queue_size = 128  # with the default of 5, 40 idle clients block others for 5 s
     limits: ClassVar[HttpLimits] = HttpLimits()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._free_threads = threading.BoundedSemaphore(self.limits.threads)
+        self._free_threads = threading.BoundedSemaphore(self.limits.max_threads)
         self._lock = threading.Lock()
         self._incomplete_connections: dict[socket.socket, None] = {}
         """Connections with an incomplete header, oldest first."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread, or close it if no thread becomes free."""
+        """Serve a connection on a thread, or close it if no thread becomes free within 1 s."""
         if not self._free_threads.acquire(blocking=False):
             self._close_oldest()
             if not self._free_threads.acquire(timeout=1.0):
@@ -73,20 +82,20 @@ class BoundedServer(ThreadingHTTPServer):
             self._free_threads.release()
 
     def mark_header_complete(self, request: Any) -> None:
-        """Record that a header is complete: its connection is not closed to free a thread."""
+        """Record that the header of a connection is complete, so that it is not closed."""
         with self._lock:
             self._incomplete_connections.pop(request, None)
 
     def _close_oldest(self) -> None:
         """Close the connection that has had an incomplete header for the longest time."""
         with self._lock:
-            oldest = next(iter(self._incomplete_connections), None)
-            if oldest is None:
+            oldest_connection = next(iter(self._incomplete_connections), None)
+            if oldest_connection is None:
                 return
-            del self._incomplete_connections[oldest]
-            # The thread of this connection then reads the end of the stream.
+            del self._incomplete_connections[oldest_connection]
+            # The thread of this connection then reads the end of the stream, and ends.
             try:
-                oldest.shutdown(socket.SHUT_RDWR)
+                oldest_connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 return  # the client disconnected, or the thread has closed the socket
 
@@ -109,27 +118,29 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(_BoundedReader(self.connection, self.server.limits))
 
     def parse_request(self) -> bool:
-        """Read the header, record that it is complete, and limit the time of each send."""
+        """Read the header, record that the reading has ended, and limit the time of each send."""
         is_parsed = super().parse_request()
         self.server.mark_header_complete(self.connection)
-        self.connection.settimeout(self.server.limits.send_s)
+        self.connection.settimeout(self.server.limits.max_send_s)
         return is_parsed
 
 
 class _BoundedReader(io.RawIOBase):
-    """Reads a header from a connection, within the limits of its time and size."""
+    """Reads a header from a connection, within limits of time and size."""
 
     def __init__(self, connection: socket.socket, limits: HttpLimits) -> None:
         self._connection = connection
-        self._header_deadline_s = time.monotonic() + limits.header_s
-        self._remaining_bytes, self._max_bytes = limits.header_bytes, limits.header_bytes
+        self._header_deadline_s = time.monotonic() + limits.max_header_s
+        self._remaining_bytes = self._max_header_bytes = limits.max_header_bytes
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         if self._remaining_bytes <= 0:
-            raise http.client.HTTPException(f"The header is larger than {self._max_bytes} bytes")
+            raise http.client.HTTPException(
+                f"The header is larger than {self._max_header_bytes} bytes"
+            )
         remaining_s = self._header_deadline_s - time.monotonic()
         if remaining_s <= 0:
             raise TimeoutError("the header was not complete in time")

@@ -20,9 +20,9 @@ def attribute_runs(instance: dg.DagsterInstance, job: str) -> None:
     ``execute_in_process`` creates runs without an origin. The UI's timeline omits such runs.
     """
     target = LoadableTargetOrigin(module_name=DEFINITIONS_MODULE)
-    location = ManagedGrpcPythonEnvCodeLocationOrigin(target, DEFINITIONS_MODULE)
-    repository = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
+    location_origin = ManagedGrpcPythonEnvCodeLocationOrigin(target, DEFINITIONS_MODULE)
+    repository_origin = RemoteRepositoryOrigin(location_origin, SINGLETON_REPOSITORY_NAME)
     create_run = instance.create_run_for_job
     instance.create_run_for_job = partial(  # type: ignore[method-assign]
-        create_run, remote_job_origin=repository.get_job_origin(job)
+        create_run, remote_job_origin=repository_origin.get_job_origin(job)
     )

@@ -25,7 +25,7 @@ class Attributes(BaseModel):
 
     @classmethod
     def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the schema of the settings. A file with a base file requires only the name."""
+        """Return the schema of the settings. With ``based_on``, only the name is required."""
         schema = PipelineSettings.model_json_schema(*args, **kwargs)
         based_on = {
             "type": "string",
@@ -42,9 +42,9 @@ class Attributes(BaseModel):
 class ModelPipeline(dg.Component):
     """A gated pipeline from raw rows to a model in production.
 
-    Each pipeline has its own asset keys, groups and jobs, which start with its name. Its resources
-    have the keys sluice_state, sluice_records and sluice_progress, so that the project keeps its
-    own default IO manager.
+    Each pipeline has its own asset keys, groups and jobs, which start with its name. The
+    resources of a pipeline have the keys sluice_state, sluice_records and sluice_progress, so that
+    the project keeps its own default IO manager.
     """
 
     # The attributes in YAML have the schema of PipelineSettings, so that the command line, the
@@ -60,7 +60,7 @@ class ModelPipeline(dg.Component):
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """Read the attributes, merged with the file that they are based on."""
+        """Read the attributes, and merge both files if they are based on another file."""
         assert isinstance(attributes, Attributes)
         file = context.path / "defs.yaml"  # context.path is the folder
         merged_attributes = resolve_base(

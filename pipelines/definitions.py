@@ -1,4 +1,4 @@
-"""The entry point of ``dagster dev`` and ``dg dev``: the named pipelines, or the shipped ones."""
+"""The entry point of ``dagster dev`` and ``dg dev``: loads the configured pipelines."""
 
 import os
 from functools import partial
@@ -16,15 +16,16 @@ from sluice.pipelines.resources import with_resources, without_launchpad_config
 
 PIPELINES_VARIABLE = "SLUICE_PIPELINES"
 """Environment variable with the pipeline files to load, separated like PATH. If it is unset or
-empty, the shipped pipelines under ``defs`` are loaded."""
+empty, the pipelines in Sluice's folder ``pipelines/defs`` are loaded."""
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Load the pipelines that ``sluice dev`` names, or those under ``defs``.
+    """Load the pipelines of ``SLUICE_PIPELINES``, by default those in Sluice's ``pipelines/defs``.
 
-    Each file is loaded separately: an installed package has no project file for Dagster's own
-    loader, and an invalid file must not remove the other pipelines.
+    Each file is loaded separately, so that an invalid file does not affect the other pipelines.
+    Dagster's own loader is not used, because it requires a project file, which an installed package
+    does not have.
     """
     redact_logs()  # every process of Dagster loads the definitions
     named_paths = [
@@ -37,9 +38,11 @@ def defs() -> dg.Definitions:
     def load(path: Path) -> dg.Definitions:
         return with_resources(build_definitions(resolve(read_pipeline(path))), home)
 
-    loaded_definitions = (load_or_explain(_name_of(path), partial(load, path)) for path in paths)
+    loaded_definitions = (
+        load_or_explain(_pipeline_name(path), partial(load, path)) for path in paths
+    )
     return without_launchpad_config(dg.Definitions.merge(*loaded_definitions), home)
 
 
-def _name_of(path: Path) -> str:
+def _pipeline_name(path: Path) -> str:
     return path.parent.name if path.name == "defs.yaml" else path.stem

@@ -57,7 +57,7 @@ def build_definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         SettingsError: Dagster rejects a setting.
     """
     try:
-        return _definitions(pipeline)
+        return _build(pipeline)
     except (DagsterInvalidDefinitionError, ParameterCheckError) as error:
         raise SettingsError(
             f"Pipeline {pipeline.settings.name}: {error}",
@@ -65,7 +65,7 @@ def build_definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         ) from error
 
 
-def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
+def _build(pipeline: ResolvedPipeline) -> dg.Definitions:
     settings, workload = pipeline.settings, pipeline.workload
     name, path = settings.name, settings.workload
     poc, gate_settings_digest, seed = settings.poc, settings.gate_settings_digest, settings.seeds[0]

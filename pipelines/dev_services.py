@@ -1,6 +1,6 @@
 """The services of ``sluice dev``: Dagster's web server behind ``UiGuard``, daemon, code server.
 
-``dagster dev`` starts the same three, but without a way to filter requests to the web server.
+``dagster dev`` starts the same three services, but cannot filter requests to the web server.
 """
 
 import argparse
@@ -35,25 +35,25 @@ from sluice.pipelines.ui_guard import UiGuard
 LOOPBACK = "127.0.0.1"
 _LOG_LEVEL = "warning"
 _POLL_MS = 2000
-"""Interval at which a page of the UI polls for changes, as with ``dagster dev`` [ms]."""
+"""Interval at which a page of the UI polls for changes [ms], the same as in ``dagster dev``."""
 
 _DAEMON_STOP_TIMEOUT_S = 60.0
 """Maximum wait for the end of the daemon [s]."""
 
 _UI_STOP_TIMEOUT_S = 3
-"""Maximum wait for open requests at shutdown [s]. A subscription is open as long as its page is."""
+"""Maximum wait for open requests at shutdown [s]. Each open page of the UI has such a request."""
 
-# Dagster's defaults for its web server. SQLite does not use them.
+# The next three values are Dagster's defaults for its web server. They do not affect SQLite.
 _STATEMENT_TIMEOUT_MS = 15_000
 """Maximum duration of a database statement of the web server [ms]."""
 _POOL_RECYCLE_S = 3600
 """Age at which a database connection is replaced [s]."""
 _POOL_OVERFLOW = 20
-"""Maximum number of database connections in addition to those of the pool."""
+"""Maximum number of database connections beyond the size of the pool."""
 
 
 def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
-    """Serve until SIGINT or SIGTERM, or until the daemon ends.
+    """Serve the UI until SIGINT or SIGTERM, or until the daemon ends.
 
     Args:
         port: Port of the UI on 127.0.0.1.
@@ -63,14 +63,14 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
     with (
         _safe_python_path() as empty_folder,
         dg.DagsterInstance.get() as instance,
-        _run_code_server(instance, empty_folder) as workspace,
-        _run_daemon(workspace, empty_folder) as daemon,
+        _run_code_server(instance, empty_folder) as workspace_path,
+        _run_daemon(workspace_path, empty_folder) as daemon,
     ):
         instance.optimize_for_webserver(_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW)
         with WorkspaceProcessContext(
             instance,
             version=__version__,
-            workspace_load_target=WorkspaceFileTarget([str(workspace)]),
+            workspace_load_target=WorkspaceFileTarget([str(workspace_path)]),
             code_server_log_level=_LOG_LEVEL,
         ) as context:
             app = create_app_from_workspace_process_context(context, live_data_poll_rate=_POLL_MS)
@@ -97,13 +97,15 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
 def _safe_python_path() -> Iterator[Path]:
     """Keep the working folder off ``sys.path`` of Dagster's processes; yield an empty folder.
 
-    A module in the working folder could replace one of the standard library, and a state folder may
-    have been downloaded with untrusted files. Three properties of Dagster require a remedy:
+    A module in the working folder could replace a module of the standard library. The working
+    folder may contain untrusted files, such as a downloaded state folder. Three properties of
+    Dagster are compensated:
 
-    - It starts Python without ``-P``. The variable PYTHONSAFEPATH has the same effect.
-    - It searches a configurable folder first while it loads the pipelines. The callers pass the
-      empty folder.
-    - While it loads them, it removes the first folder of ``sys.path``. This is the empty folder.
+    - Dagster starts Python without ``-P``. The variable PYTHONSAFEPATH has the same effect.
+    - While Dagster loads the pipelines, it first searches the working folder of the target. The
+      callers of this function pass the empty folder as working folder.
+    - While Dagster loads the pipelines, it removes the first folder of ``sys.path``. PYTHONPATH
+      therefore begins with the empty folder.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-dev-") as folder:
         paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
@@ -122,25 +124,28 @@ def _run_code_server(instance: dg.DagsterInstance, empty_folder: Path) -> Iterat
         ProxyServerManager(instance, target, code_server_log_level=_LOG_LEVEL) as servers,
         tempfile.TemporaryDirectory() as folder,
     ):
-        workspace = Path(folder) / "workspace.yaml"
-        workspace.write_text(yaml.safe_dump({"load_from": list(servers.get_code_server_specs())}))
-        yield workspace
+        workspace_path = Path(folder) / "workspace.yaml"
+        workspace_path.write_text(
+            yaml.safe_dump({"load_from": list(servers.get_code_server_specs())})
+        )
+        yield workspace_path
 
 
 @contextlib.contextmanager
-def _run_daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _run_daemon(workspace_path: Path, empty_folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the daemon, which runs schedules and sensors; stop it on exit.
 
-    The daemon finds the instance by DAGSTER_HOME, not by arguments. These could contain database
-    passwords, and all users of the machine can read them. The working folder is empty, because the
-    daemon would read variables such as LD_PRELOAD from a ``.env`` file there.
+    The daemon finds the instance by DAGSTER_HOME, not by command-line arguments: all users of the
+    machine can read the arguments of a process, which could contain database passwords. The working
+    folder of the daemon is empty, because the daemon reads variables such as LD_PRELOAD from a
+    ``.env`` file there.
     """
     read_end, write_end = get_ipc_shutdown_pipe()
     process = open_ipc_subprocess(
         [
             *(sys.executable, "-P", "-m", "dagster._daemon", "run"),
             *("--log-level", _LOG_LEVEL, "--shutdown-pipe", str(read_end)),
-            *("--code-server-log-level", _LOG_LEVEL, "--workspace", str(workspace)),
+            *("--code-server-log-level", _LOG_LEVEL, "--workspace", str(workspace_path)),
         ],
         pass_fds=[read_end],
         cwd=empty_folder,
@@ -168,14 +173,14 @@ def _stop_after_daemon(server: uvicorn.Server, daemon: "subprocess.Popen[bytes]"
 
 
 def main() -> None:
-    """Serve: ``dev_services PORT [TRUSTED_HOST ...]``."""
+    """Serve the UI. Usage: ``dev_services PORT [TRUSTED_HOST ...]``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int)
     parser.add_argument("trusted_hosts", nargs="*")
     arguments = parser.parse_args()
     os.environ["DAGSTER_IS_DEV_CLI"] = "1"
-    # uvicorn raises the signal again after its shutdown. As a KeyboardInterrupt, it exits the
-    # context managers of ``serve``, which stop the daemon.
+    # SIGTERM raises KeyboardInterrupt, so that the context managers of ``serve`` stop the daemon.
+    # uvicorn catches the signal first, and sends it again after its own shutdown.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         serve(port=arguments.port, trusted_hosts=arguments.trusted_hosts)

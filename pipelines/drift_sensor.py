@@ -1,4 +1,4 @@
-"""Starts a drift check when new rows or samples exist, and one training when drift persists."""
+"""Starts drift checks of new rows and samples, and one training for each persistent drift."""
 
 from datetime import datetime, timedelta
 
@@ -31,9 +31,9 @@ from sluice.workloads.workload import Workload
 
 POLL_INTERVAL_S = 300
 RETRY_DELAY = timedelta(hours=1)
-"""Delay before a failed training is started again."""
-_CHECK_PREFIX = "drift-check-"
-"""Start of the run key of a drift check."""
+"""Time from the end of a failed training to its restart."""
+_CHECK_KEY_PREFIX = "drift-check-"
+"""Prefix of the run keys of drift checks."""
 DRIFT_TAG = "sluice/drift"
 """Run tag with the id of the drift alarm that started the training."""
 _SERVING_SIGNALS = frozenset({"requests", "predictions", "embedding", "latency"})
@@ -43,7 +43,7 @@ _MAX_TAGGED_COLUMNS = 10
 
 
 class Cursor(Record):
-    """The last run requests of the sensor, stored so that none is made twice."""
+    """The last run requests of the sensor, stored so that no request is made twice."""
 
     last_check: str = Field("", description="Run key of the last drift check.")
     last_alarm: str = Field(
@@ -52,7 +52,7 @@ class Cursor(Record):
 
     @classmethod
     def read(cls, text: str | None) -> "Cursor":
-        """Return the cursor; an empty one when the text is missing or has another format."""
+        """Return the stored cursor; an empty cursor if the text is missing or invalid."""
         try:
             return cls.model_validate_json(text) if text else cls()
         except ValidationError:
@@ -66,7 +66,7 @@ def drift_sensor(
     settings: DriftSettings,
 ) -> dg.SensorDefinition:
     """Return the sensor that starts drift checks and, for persistent drift, one training."""
-    source = SourcePoll(workload)
+    source_poll = SourcePoll(workload)
 
     @dg.sensor(
         jobs=jobs,
@@ -74,8 +74,8 @@ def drift_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=POLL_INTERVAL_S,
         description="Starts the drift job when the source or the servers have a new window of "
-        "data, and the training job for each persistent drift (again after a failed run). The "
-        "drift job makes the decisions.",
+        "data. Starts the training job once for each persistent drift, and again after a failed "
+        "run. The drift job decides whether there is drift.",
     )
     def sensor(
         context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
@@ -92,7 +92,7 @@ def drift_sensor(
                 monitor_state = None
             active_run = describe_active_run(context.instance, training_job_name(pipeline))
             alarm = monitor_state.training if monitor_state is not None else None
-            results = [
+            requests_and_reasons = [
                 request_training(
                     pipeline,
                     monitor_state,
@@ -108,7 +108,7 @@ def drift_sensor(
                     version,
                     monitor_state,
                     cursor,
-                    source,
+                    source_poll,
                     settings,
                     workload.horizon_rows,
                     sluice_state.store,
@@ -117,10 +117,10 @@ def drift_sensor(
                     load_asset=asset_loader(context),
                 ),
             ]
-        requests = [request for request in results if isinstance(request, dg.RunRequest)]
+        requests = [item for item in requests_and_reasons if isinstance(item, dg.RunRequest)]
         if not requests:
             return dg.SkipReason(
-                " ".join(result for result in results if isinstance(result, str) and result)
+                " ".join(item for item in requests_and_reasons if isinstance(item, str) and item)
             )
         return dg.SensorResult(
             run_requests=requests,
@@ -141,14 +141,15 @@ def request_training(
 ) -> dg.RunRequest | str:
     """Return the training request for a drift alarm, or why no training is started.
 
-    Each alarm starts one training; a failed one is started again an hour after its end.
+    Each alarm starts one training. A failed training is started again an hour after its end. The
+    result is "" if there is no alarm.
 
     Args:
         pipeline: Name of the pipeline.
         monitor_state: State of the drift monitor; None before the first check.
         cursor: Last run requests of the sensor.
-        active_run: Description of a training in progress; empty for none.
-        requested_run: The last training started for this alarm; None if none was started.
+        active_run: Description of the training in progress; empty if no training is in progress.
+        requested_run: The last run that was started for this alarm; None before the first run.
         now: Current time.
     """
     if monitor_state is None:
@@ -190,7 +191,7 @@ def request_drift_check(
     version: Version,
     monitor_state: MonitorState | None,
     cursor: Cursor,
-    source: SourcePoll,
+    source_poll: SourcePoll,
     settings: DriftSettings,
     horizon_rows: int,
     store: ArtifactStore,
@@ -200,7 +201,7 @@ def request_drift_check(
     load_asset: LoadAsset | None = None,
 ) -> dg.RunRequest | str:
     """Return the request of a drift check for new rows or samples, or why none is needed."""
-    source_state = source.read_state(load_asset)
+    source_state = source_poll.read_state(load_asset)
     if isinstance(source_state, SourceUnavailable):
         return source_state.reason
     if source_state.index.empty:
@@ -221,16 +222,16 @@ def request_drift_check(
             " ".join(pending_windows.wait_reasons)
             or "Neither the source nor a server has new data."
         )
-    key = _run_key_of_check(
+    run_key = _run_key_of_check(
         version,
         pending_windows,
         str(source_state.index[-1]),
         samples[-1].at.isoformat() if samples else "",
     )
-    if key == cursor.last_check:
-        return _no_new_check_reason(pipeline, find_requested_run(instance, {RUN_KEY_TAG: key}))
+    if run_key == cursor.last_check:
+        return _no_new_check_reason(pipeline, find_requested_run(instance, {RUN_KEY_TAG: run_key}))
     return dg.RunRequest(
-        run_key=key,
+        run_key=run_key,
         job_name=drift_job_name(pipeline),
         tags={
             "sluice/version": str(version.number),
@@ -243,23 +244,23 @@ def _no_new_check_reason(pipeline: str, requested_run: RequestedRun | None) -> s
     if requested_run is None:
         return "A check of the newest rows was requested; no new data since."
     if requested_run.failed_at is None:
-        return f"A check of the newest rows was requested, {requested_run}; no new data since."
+        return f"A check of the newest rows was requested ({requested_run}); no new data since."
     return (
-        f"The check of the newest rows failed ({requested_run}). The next starts when new data "
-        f"arrive; or fix the error in the run's log and launch {drift_job_name(pipeline)} in the "
-        "UI."
+        f"The check of the newest rows failed ({requested_run}). The next check starts when new "
+        "data arrive. To check earlier, fix the error in the run's log, and launch "
+        f"{drift_job_name(pipeline)} in the UI."
     )
 
 
 def _source_index(
     version: Version, index: pd.Index, store: ArtifactStore, *, horizon_rows: int
 ) -> SourceIndex | None:
-    """Return the source rows whose targets are known; None for rows without an order in time."""
+    """Return the index of the rows with a known target; None for rows without an order in time."""
     if horizon_rows == 0:
         return None
     references = ReferenceArtifacts.of(version.lineage.artifacts)
     return SourceIndex(
-        index=index[:-horizon_rows],  # the target of the newest rows is not known yet
+        index=index[:-horizon_rows],  # the targets of the newest rows are not known yet
         known_until=last_known_label(references, deployed_members(version.lineage.members), store),
         has_losses=references is not None and references.losses is not None,
     )
@@ -268,20 +269,19 @@ def _source_index(
 def _run_key_of_check(
     version: Version, pending_windows: PendingWindows, last_row: str, last_sample_time: str
 ) -> str:
-    """Return the run key of a check. New data change it, so that a failed check is repeated.
+    """Return the run key of a check. New data change the key, so that a failed check is repeated.
 
-    Only the data of pending signals count. Without pending signals, which is possible in the first
-    check of a version, the rows count.
+    The key depends only on the data of the pending signals. If no signal is pending, as may be the
+    case at the first check of a version, the key depends on the rows.
     """
-    evidence = {
+    newest_data = {
         "rows": last_row
         if {"rows", "losses"} & set(pending_windows.signals) or not pending_windows.signals
         else "",
         "samples": last_sample_time if _SERVING_SIGNALS & set(pending_windows.signals) else "",
     }
-    return (
-        f"{_CHECK_PREFIX}{digest_json([version.candidate, pending_windows.signals, evidence])[:16]}"
-    )
+    digest = digest_json([version.candidate, pending_windows.signals, newest_data])
+    return f"{_CHECK_KEY_PREFIX}{digest[:16]}"
 
 
 def _advance_cursor(
@@ -289,7 +289,7 @@ def _advance_cursor(
 ) -> Cursor:
     update: dict[str, str] = {}
     for request in requests:
-        if request.run_key and request.run_key.startswith(_CHECK_PREFIX):
+        if request.run_key and request.run_key.startswith(_CHECK_KEY_PREFIX):
             update["last_check"] = request.run_key
         elif monitor_state is not None and monitor_state.training is not None:
             update["last_alarm"] = monitor_state.training.id

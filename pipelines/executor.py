@@ -1,4 +1,4 @@
-"""The executor of all jobs: runs the steps in sequence in one process, which a run tag names."""
+"""The executor of all jobs: runs all steps in one process, which it records in a run tag."""
 
 import contextlib
 import time
@@ -20,7 +20,7 @@ _MAX_WAIT_S = 1.0
 """Maximum time until a step that waits for a concurrency pool reacts to Ctrl-C [s]."""
 
 _KILLED_RUN_CHECK_S = 10.0
-"""Interval at which a waiting step searches for killed runs, whose slots it frees [s]."""
+"""Interval at which a waiting step frees the slots of killed runs [s]."""
 
 
 class ProcessRecordingExecutor(InProcessExecutor):
@@ -40,14 +40,15 @@ class ProcessRecordingExecutor(InProcessExecutor):
 def interruptible_pools() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end a run that waits for a concurrency pool.
 
-    While a run of Dagster's own in-process executor waits, it ignores both and uses a whole core.
+    While a run of Dagster's own in-process executor waits, it ignores both signals and uses
+    a whole core.
     """
-    original = in_process.InstanceConcurrencyContext  # type: ignore[attr-defined]
+    original_class = in_process.InstanceConcurrencyContext  # type: ignore[attr-defined]
     in_process.InstanceConcurrencyContext = _InterruptiblePools  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        in_process.InstanceConcurrencyContext = original  # type: ignore[attr-defined]
+        in_process.InstanceConcurrencyContext = original_class  # type: ignore[attr-defined]
 
 
 class _InterruptiblePools(InstanceConcurrencyContext):
@@ -57,9 +58,9 @@ class _InterruptiblePools(InstanceConcurrencyContext):
     """Monotonic time of the next search for killed runs [s]."""
 
     def claim(self, concurrency_key: str, step_key: str, step_priority: int = 0) -> bool:
-        """Claim a slot for a step; return whether one was free.
+        """Claim a slot for a step; return whether a slot was free.
 
-        If none was, free the slots of killed runs from time to time.
+        If not, free the slots of killed runs, at most once in ``_KILLED_RUN_CHECK_S``.
         """
         if super().claim(concurrency_key, step_key, step_priority):
             return True
@@ -76,8 +77,8 @@ class _InterruptiblePools(InstanceConcurrencyContext):
         """
         with raise_execution_interrupts():
             pass
-        waits = [float(at) - time.time() for at in self._pending_timeouts.values()]
-        return max(0.0, min([_MAX_WAIT_S, *waits]))
+        waits_s = [float(end_s) - time.time() for end_s in self._pending_timeouts.values()]
+        return max(0.0, min([_MAX_WAIT_S, *waits_s]))
 
 
 @dg.executor(name="in_process")

@@ -28,7 +28,7 @@ def _placeholder_asset(name: str, error: Exception) -> dg.AssetsDefinition:
     is_expected_error = isinstance(error, SluiceError)
     reason = str(error) if is_expected_error else f"{type(error).__name__}: {error}"
     advice = "Correct the pipeline file or its code, and reload the definitions."
-    trace = (
+    traceback_text = (
         "" if is_expected_error else f"\n\n```\n{''.join(traceback.format_exception(error))}\n```"
     )
 
@@ -36,7 +36,7 @@ def _placeholder_asset(name: str, error: Exception) -> dg.AssetsDefinition:
         key=[name, "not_loaded"],
         group_name=GROUP,
         kinds={"yaml"},
-        description=f"**This pipeline cannot be loaded.** {reason}\n\n{advice}{trace}",
+        description=f"**This pipeline cannot be loaded.** {reason}\n\n{advice}{traceback_text}",
     )
     def not_loaded() -> None:
         raise dg.Failure(f"Pipeline {name} cannot be loaded: {reason}\n{advice}")

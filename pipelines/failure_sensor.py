@@ -1,4 +1,4 @@
-"""The failure sensor: raises an alert when a run fails that was not started in a terminal."""
+"""The failure sensor: raises an alert for each failed run, except for runs in a terminal."""
 
 import os
 
@@ -17,8 +17,8 @@ _MAX_REASON_CHARS = 1000
 def failure_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
     """Return the sensor that raises an alert for each failed run of the pipeline.
 
-    Runs of ``sluice run`` raise none, because the command prints the error. A run that Dagster
-    retries raises one only when its last attempt fails.
+    Runs of ``sluice run`` raise no alert, because the command prints the error. A run that Dagster
+    retries raises an alert only when its last attempt fails.
 
     Args:
         pipeline: Name of the pipeline.
@@ -30,9 +30,9 @@ def failure_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> d
         monitored_jobs=jobs,
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=30,
-        description="Raises an alert when a run of the pipeline fails, unless 'sluice run' started "
-        "it, which prints the error. The alert names the failed check or error, and is posted to "
-        "SLUICE_ALERT_WEBHOOK if that is set.",
+        description="Raises an alert when a run of the pipeline fails. Runs of 'sluice run' are "
+        "excepted, because the command prints the error. The alert names the failed check or the "
+        "error. It is posted to the URL in SLUICE_ALERT_WEBHOOK, if that is set.",
     )
     def sensor(
         context: dg.RunFailureSensorContext, sluice_state: dg.ResourceParam[SluiceState]

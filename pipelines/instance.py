@@ -41,8 +41,8 @@ NO_LOG_CAPTURE = {
         "class": "NoOpComputeLogManager",
     }
 }
-"""Disables the capture of stdout and stderr: Dagster would start two processes per step for it,
-which takes seconds and prints a traceback on Ctrl-C."""
+"""Disables the capture of stdout and stderr. For the capture, Dagster would start two processes per
+step, which takes seconds and prints a traceback on Ctrl-C."""
 
 EXECUTING_STATUSES = (
     dg.DagsterRunStatus.STARTING,
@@ -54,17 +54,17 @@ EXECUTING_STATUSES = (
 _MAX_CONFIG_BYTES = 1_000_000
 
 _DISK_FULL_MESSAGES = ("disk is full", "disk I/O error")
-"""Messages of SQLite on a full disk; the second one concerns a file beside the database."""
+"""Messages of SQLite on a full disk. The second message concerns a file beside the database."""
 
 
 @contextlib.contextmanager
 def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
-    """Yield the instance under ``home``; its folder is created when missing.
+    """Yield the instance under ``home``; create its folder if that is missing.
 
     Raises:
-        SettingsError: Its ``dagster.yaml`` cannot be read, or sets log handlers.
+        SettingsError: Its ``dagster.yaml`` is not a readable YAML file, or sets log handlers.
         StorageError: The folder is not writable or its disk is full. A disk that becomes full
-            inside the ``with`` block raises it, too.
+            inside the ``with`` block also raises this error.
     """
     config = home.dagster / "dagster.yaml"
     if not config.exists():
@@ -102,8 +102,8 @@ def _reject_log_handlers(config: Path) -> None:
             f"Dagster's settings in {config} must be a readable YAML file: {error}.",
             fix="Correct the file, or remove it: Sluice creates it again.",
         ) from None
-    logs = content.get("python_logs") if isinstance(content, dict) else None
-    if isinstance(logs, dict) and LOG_HANDLERS_KEY in logs:
+    log_settings = content.get("python_logs") if isinstance(content, dict) else None
+    if isinstance(log_settings, dict) and LOG_HANDLERS_KEY in log_settings:
         raise SettingsError(
             f"{config} must not set python_logs.{LOG_HANDLERS_KEY}.",
             cause="A handler can name any Python function, which Dagster would call.",
@@ -129,7 +129,7 @@ class _EventHandler(_EventListenerLogHandler):
 
 
 class _Relay:
-    """Passes events from ``_EventHandler`` to its instance, and keeps the StorageError of an event.
+    """Passes events from ``_EventHandler`` to Dagster, and stores the StorageError of an event.
 
     Dagster's handler would print the error. ``_EventHandler`` raises it afterwards.
     """
@@ -139,7 +139,7 @@ class _Relay:
         self.error: StorageError | None = None
 
     def handle_new_event(self, *args: Any, **kwargs: Any) -> None:
-        """Forward an event; the handler raises a stored error afterwards."""
+        """Pass an event to Dagster; store a StorageError, which the handler raises afterwards."""
         try:
             self._instance.handle_new_event(*args, **kwargs)
         except StorageError as error:
@@ -175,16 +175,16 @@ def _report_full_disk(folder: Path) -> Iterator[None]:
 def close_killed_runs(instance: dg.DagsterInstance) -> int:
     """Mark runs whose process was killed as failed; return their number.
 
-    Their slots in concurrency pools are freed. Otherwise the next run would wait for the GPU until
-    Dagster's daemon frees them, and without a daemon forever.
+    Their slots in concurrency pools are freed, because the next run that needs the GPU waits for
+    these slots. Dagster's daemon would free them later; without a daemon, nothing would.
     """
     num_closed = 0
     for run in instance.get_runs(dg.RunsFilter(statuses=list(EXECUTING_STATUSES))):
         process = RunProcess.of(run.run_id, run.tags)
-        if process is None or not process.is_gone:
+        if process is None or not process.has_ended:
             continue
         current_run = instance.get_run_by_id(run.run_id)
-        # The run may have ended in the meantime.
+        # The status is read again, because the run may have ended in the meantime.
         if current_run is not None and current_run.status in EXECUTING_STATUSES:
             instance.report_run_failed(
                 current_run, "The process that executed this run was killed."
@@ -197,7 +197,7 @@ def close_killed_runs(instance: dg.DagsterInstance) -> int:
         holding_run = instance.get_run_by_id(run_id)
         process = None if holding_run is None else RunProcess.of(run_id, holding_run.tags)
         if holding_run is None or (
-            holding_run.is_finished and process is not None and process.is_gone
+            holding_run.is_finished and process is not None and process.has_ended
         ):
             storage.free_concurrency_slots_for_run(run_id)
     return num_closed

@@ -1,7 +1,7 @@
 """The jobs of a pipeline, such as search, training, drift, rollout and promotion.
 
-Each runs in one process: the stages are sequential, training starts workers of its own, and a
-process per step would take seconds for imports alone.
+Each job runs in one process: its stages are sequential, the training starts workers, and the
+imports of a process per step would take seconds.
 """
 
 import dagster as dg
@@ -72,8 +72,8 @@ def rollout_job(pipeline: str, *, checks_approval: bool) -> UnresolvedAssetJobDe
     return dg.define_asset_job(
         rollout_job_name(pipeline),
         selection=selection | _approval_check(pipeline) if checks_approval else selection,
-        description="Starts to send traffic to a version that passed its gate; the rollout sensor "
-        "continues from there.",
+        description="Starts to send traffic to a version with the verdict PROMOTE. The rollout "
+        "sensor continues from there.",
         executor_def=one_process,
     )
 
@@ -83,8 +83,8 @@ def review_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
         review_job_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline, REVIEW]),
-        description="Runs the gate on live rows whose labels have arrived; after a rollback, makes "
-        "a regression suite of the rows on which the challenger failed.",
+        description="Applies the promotion gate to live rows whose labels have arrived. After a "
+        "rollback, saves the rows on which the challenger failed as a regression suite.",
         executor_def=one_process,
     )
 
@@ -100,7 +100,7 @@ def rollout_job_name(pipeline: str) -> str:
 
 
 def verification_job(pipeline: str) -> UnresolvedAssetJobDefinition:
-    """Return the job that verifies the registry; the run fails on a finding."""
+    """Return the job that verifies the registry; its run fails if the registry is inconsistent."""
     return dg.define_asset_job(
         f"{pipeline}_registry_verification",
         selection=dg.AssetSelection.checks(
@@ -141,5 +141,5 @@ def approval_job(pipeline: str) -> UnresolvedAssetJobDefinition:
 
 
 def _approval_check(pipeline: str) -> dg.AssetSelection:
-    key = dg.AssetCheckKey(dg.AssetKey([pipeline, "candidate"]), APPROVED)
-    return dg.AssetSelection.checks(key)
+    check_key = dg.AssetCheckKey(dg.AssetKey([pipeline, "candidate"]), APPROVED)
+    return dg.AssetSelection.checks(check_key)

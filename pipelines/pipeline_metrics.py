@@ -1,7 +1,7 @@
 """Prometheus metrics of pipelines, rollouts and alerts, collected on each scrape.
 
-All values are read from the registry, Dagster's run history and the file of alerts; no counter is
-kept here that a restart would lose.
+All values are read from the registry, Dagster's run history and the file of alerts, so a restart
+does not reset any counter.
 """
 
 import threading
@@ -24,7 +24,7 @@ from sluice.rollout.state import RolloutPhase
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _CACHE_S = 5.0
-"""Time for which a scrape is cached, because it reads the registry and Dagster's databases [s]."""
+"""Time for which the metrics are cached [s]. Each scrape would read several databases."""
 
 _JOBS = ("training", "search", "promotion", "registry_verification")
 """Jobs whose runs are counted; the name of the pipeline precedes each of these names."""
@@ -73,10 +73,11 @@ class _LedgerCollector(Collector):
                 self._home.registry_url, clock=lambda: datetime.now(UTC), create=False
             ) as ledger:
                 models = ledger.models()
-                for model in models:  # first, because _add_model raises for a damaged registry
+                # First the findings: _add_model_metrics raises an error for a damaged registry.
+                for model in models:
                     findings.add_metric((model,), len(ledger.production_findings(model)))
                 for model in models:
-                    _add_model(families, ledger, model)
+                    _add_model_metrics(families, ledger, model)
         except SluiceError:
             up.add_metric((), 0)
             yield up
@@ -119,21 +120,21 @@ def _ledger_families() -> dict[str, Metric]:
         "rollout_ends": ("Rollouts that have ended, by phase.", ("model", "phase")),
     }
     families: dict[str, Metric] = {
-        name: GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
-        for name, (text, labels) in gauges.items()
+        name: GaugeMetricFamily(f"sluice_{name}", text, labels=label_names)
+        for name, (text, label_names) in gauges.items()
     }
     families |= {
-        name: CounterMetricFamily(f"sluice_{name}", text, labels=labels)
-        for name, (text, labels) in counters.items()
+        name: CounterMetricFamily(f"sluice_{name}", text, labels=label_names)
+        for name, (text, label_names) in counters.items()
     }
     return families
 
 
-def _add_model(families: dict[str, Metric], ledger: RolloutLedger, model: str) -> None:
-    def add(name: str, value: float, *labels: str) -> None:
+def _add_model_metrics(families: dict[str, Metric], ledger: RolloutLedger, model: str) -> None:
+    def add(name: str, value: float, *label_values: str) -> None:
         family = families[name]
         assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
-        family.add_metric((model, *labels), value)
+        family.add_metric((model, *label_values), value)
 
     add("production_version", ledger.production_number(model) or 0)
     for state, count in Counter(version.state for version in ledger.versions(model)).items():
@@ -145,12 +146,12 @@ def _add_model(families: dict[str, Metric], ledger: RolloutLedger, model: str) -
         add("production_moves", sum(move.action == action for move in moves), action)
     if moves:
         add("production_since_timestamp_seconds", moves[-1].at.timestamp())
-    ends = Counter(
+    num_rollouts_by_phase = Counter(
         ledger.rollout_transitions(rollout_id)[-1].rollout.phase
         for rollout_id in ledger.rollout_ids(model)
     )
     for phase in ("promoted", "rolled_back"):
-        add("rollout_ends", ends[phase], phase)
+        add("rollout_ends", num_rollouts_by_phase[phase], phase)
     rollout = ledger.rollout(model)
     if rollout is None:
         return
@@ -237,14 +238,16 @@ class _AlertCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Read the file of alerts."""
-        labels = ("model", "kind", "severity")
-        num_alerts = CounterMetricFamily("sluice_alerts", "Alerts raised.", labels=labels)
+        label_names = ("model", "kind", "severity")
+        num_alerts = CounterMetricFamily("sluice_alerts", "Alerts raised.", labels=label_names)
         last_alert_times = GaugeMetricFamily(
-            "sluice_last_alert_timestamp_seconds", "Time of the last alert.", labels=labels
+            "sluice_last_alert_timestamp_seconds", "Time of the last alert.", labels=label_names
         )
         alerts = read_alerts(self._home)
-        for key in sorted({(a.model, a.kind, a.severity) for a in alerts}):
-            times = [a.at.timestamp() for a in alerts if (a.model, a.kind, a.severity) == key]
-            num_alerts.add_metric(key, len(times))
-            last_alert_times.add_metric(key, max(times))
+        for label_values in sorted({(a.model, a.kind, a.severity) for a in alerts}):
+            times = [
+                a.at.timestamp() for a in alerts if (a.model, a.kind, a.severity) == label_values
+            ]
+            num_alerts.add_metric(label_values, len(times))
+            last_alert_times.add_metric(label_values, max(times))
         yield from (num_alerts, last_alert_times)

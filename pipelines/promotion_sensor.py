@@ -1,4 +1,4 @@
-"""The promotion sensor: starts the job that acts on a verdict."""
+"""The promotion sensor: starts the rollout or promotion of a candidate with verdict PROMOTE."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
+from sluice.assets.candidate import CANDIDATE_KEY, RECEIPT_KEY, VERDICT_KEY, VERSION_KEY
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT
 from sluice.base.errors import ApprovalMissing, GateBlocked
@@ -19,8 +19,8 @@ from sluice.rollout.state import Rollout
 from sluice.rollout_control.controller import live_servers
 
 START_RETRY_S = 600
-"""Interval at which the run key changes [s]. A run key starts one run only, so a failed start is
-repeated with the next key."""
+"""Interval at which the run key changes [s]. Dagster starts one run for a run key, so a failed run
+is repeated with the next key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +28,16 @@ class ModelStatus:
     """Status of a model, as needed for its next promotion."""
 
     production_number: int | None
-    """Number of the version in production."""
+    """Number of the version in production; None if no version is in production."""
 
     rollout: Rollout | None
-    """The last rollout of the model."""
+    """The last rollout of the model; None before the first rollout."""
 
     num_servers: int
     """Number of servers that serve the model now."""
 
-    at: datetime
+    read_at: datetime
+    """Time at which the status was read."""
 
 
 def read_model_status(ledger: RolloutLedger, model: str, *, now: datetime) -> ModelStatus:
@@ -45,7 +46,7 @@ def read_model_status(ledger: RolloutLedger, model: str, *, now: datetime) -> Mo
         production_number=ledger.production_number(model),
         rollout=ledger.rollout(model),
         num_servers=len(live_servers(ledger, model, now=now)),
-        at=now,
+        read_at=now,
     )
 
 
@@ -62,8 +63,8 @@ def promotion_sensor(
     Args:
         pipeline: Name of the pipeline.
         jobs: Jobs that the sensor starts.
-        has_rollout: Whether a rollout is configured, which precedes a promotion.
-        gate_settings_digest: Digest of gate, guards and suites.
+        has_rollout: Whether the pipeline has rollout settings.
+        gate_settings_digest: Digest of the settings of gate, guards and suites.
         approval_settings: Approval for which the sensor waits.
     """
     candidate_key = dg.AssetKey([pipeline, "candidate"])
@@ -116,8 +117,8 @@ def next_request(
         event: Materialization of the candidate.
         ledger: Read to verify that the evidence still allows a promotion.
         instance: Read to find a run that was already started.
-        has_rollout: Whether a rollout is configured, which precedes a promotion.
-        gate_settings_digest: Digest of gate, guards and suites.
+        has_rollout: Whether the pipeline has rollout settings.
+        gate_settings_digest: Digest of the settings of gate, guards and suites.
         approval_settings: Approval that the promotion requires.
         now: Current time.
     """
@@ -157,14 +158,14 @@ def request_promotion(
         pipeline: Name of the pipeline.
         event: Materialization of the candidate.
         status: Status of the model.
-        has_rollout: Whether a rollout is configured, which precedes a promotion.
+        has_rollout: Whether the pipeline has rollout settings.
     """
     materialization = event.asset_materialization
     metadata = materialization.metadata if materialization else {}
-    verdict = metadata[VERDICT].value if VERDICT in metadata else "no verdict"
+    verdict = metadata[VERDICT_KEY].value if VERDICT_KEY in metadata else "no verdict"
     if verdict != "PROMOTE":
         return dg.SkipReason(f"The verdict on the newest candidate is {verdict}.")
-    version, receipt = int(str(metadata[VERSION].value)), str(metadata[RECEIPT].value)
+    version, receipt = int(str(metadata[VERSION_KEY].value)), str(metadata[RECEIPT_KEY].value)
     if version == status.production_number:
         return dg.SkipReason(f"Version {version} is in production already.")
     skips_rollout = status.production_number is None or not has_rollout
@@ -173,12 +174,12 @@ def request_promotion(
         return dg.SkipReason(obstacle)
     asset = PRODUCTION_MODEL if skips_rollout else ROLLOUT
     return dg.RunRequest(
-        # The key changes with time, so that a failed start is repeated.
-        run_key=f"{receipt}:{asset} {_retry_interval_index(status.at)}",
+        # The key changes with time, so that a failed run is repeated.
+        run_key=f"{receipt}:{asset} {_retry_interval_index(status.read_at)}",
         job_name=promotion_job_name(pipeline) if skips_rollout else rollout_job_name(pipeline),
         run_config={"ops": {f"{pipeline}__{asset}": {"config": {"version": version}}}},
         tags={
-            "sluice/candidate": str(metadata[CANDIDATE].value)[:12],
+            "sluice/candidate": str(metadata[CANDIDATE_KEY].value)[:12],
             "sluice/version": str(version),
         },
     )
@@ -193,7 +194,7 @@ def _next_retry_at(at: datetime) -> datetime:
 
 
 def _rollout_obstacle(model: str, version: int, status: ModelStatus) -> str:
-    """Return why no rollout of a version can start now; empty when it can."""
+    """Return why no rollout of a version can start now; "" if a rollout can start."""
     last_rollout = status.rollout
     if last_rollout is not None and not last_rollout.is_over:
         return (
@@ -212,7 +213,7 @@ def _rollout_obstacle(model: str, version: int, status: ModelStatus) -> str:
     if not status.num_servers:
         return (
             f"The verdict on version {version} is PROMOTE, but no server answers requests for "
-            f"{model}, which a rollout requires. Start one: sluice serve {model} (for a pipeline "
-            "of your own: sluice serve with the path of its YAML)"
+            f"{model}, which a rollout requires. Start a server: sluice serve {model} (for your "
+            "own pipeline: sluice serve with the path of its YAML)"
         )
     return ""

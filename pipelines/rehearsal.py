@@ -16,7 +16,7 @@ from sluice.rehearsal.settings import MIN_SECONDS
 def with_rehearsal(
     report: RunReport, pipeline: ResolvedPipeline, home: Home, console: Console
 ) -> RunReport:
-    """Return the report with the result of a rehearsal, when the run changed what is served.
+    """Return the report with the result of a rehearsal, if the run promoted a served model.
 
     A failed rehearsal is reported and does not undo the promotion.
 
@@ -24,7 +24,7 @@ def with_rehearsal(
         report: Report of the run.
         pipeline: The pipeline.
         home: State folder.
-        console: Shows the duration.
+        console: Receives one line with the outcome and the duration.
     """
     if not report.promoted or not pipeline.workload.is_served:
         return report
@@ -47,9 +47,9 @@ def with_rehearsal(
             )
         page = save_rehearsal(rehearsal, home=home, environ=os.environ)
     except SluiceError as error:
-        is_good, text = False, f"the rehearsal did not run: {error}"
+        is_as_expected, text = False, f"the rehearsal did not run: {error}"
     else:
-        is_good = rehearsal.is_as_expected
+        is_as_expected = rehearsal.is_as_expected
         text = " ".join(
             [
                 f"rehearsed, fault {rehearsal.summary}.",
@@ -59,12 +59,12 @@ def with_rehearsal(
             ]
         )
     seconds = time.perf_counter() - start_s
-    mark = "[green]ok[/green]" if is_good else "[red]no[/red]"
+    mark = "[green]ok[/green]" if is_as_expected else "[red]no[/red]"
     console.print(f"  {mark}  {'rehearsal':<42} {seconds:6.1f} s", highlight=False)
     return report.model_copy(
         update={
             "rehearsal": text,
-            "rehearsal_good": is_good,
+            "rehearsal_good": is_as_expected,
             "stage_seconds": report.stage_seconds | {"rehearsal": seconds},
             "wall_seconds": report.wall_seconds + seconds,
         }

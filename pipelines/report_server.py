@@ -1,8 +1,8 @@
 """Serves the pages under ``SLUICE_HOME/reports``, and metrics, on loopback.
 
-Read-only, within the limits of ``bounded_http``. Neither dotfiles nor files outside the folder are
-served. The server ends with the process that started it, even if that process is killed. The first
-page lists the ``*.html`` files of the folder, and its folders with an ``index.html``, newest first.
+Clients can only read, within the limits of ``bounded_http``. Neither dotfiles nor files outside the
+folder are served. The server ends with the process that started it, even if that process is killed.
+The page ``/`` lists the ``*.html`` files of the folder, and its folders with an ``index.html``.
 ``/metrics`` has the Prometheus metrics of pipelines and rollouts.
 """
 
@@ -31,7 +31,7 @@ _CONTENT_SECURITY_POLICY = (
     "default-src 'self' 'unsafe-inline' data: blob:; form-action 'none'; base-uri 'none'; "
     "frame-ancestors 'self'"
 )
-"""Content security policy: a page may run its own scripts, but cannot reach other hosts, send forms
+"""Content security policy: a page may run its own scripts. It cannot reach other hosts, send forms
 to the UI, or be shown in a frame of another origin."""
 
 _NUM_PREFERRED_PORTS = 20
@@ -77,23 +77,24 @@ class ReportHandler(BoundedHandler):
         """Log nothing: the terminal is used by Dagster."""
 
     def _respond(self, *, with_content: bool) -> None:
-        path = urlsplit(self.path).path
+        url_path = urlsplit(self.path).path
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not is_trusted_host(hosts[0], self.server.trusted_hosts):
             self.send_error(HTTPStatus.FORBIDDEN, "The Host header must name this machine")
             return
-        if path == "/":
+        if url_path == "/":
             page = index_page(self.server.folder).encode()
             self._send(page, content_type="text/html; charset=utf-8", with_content=with_content)
             return
-        if path == "/metrics" and self.server.metrics is not None:
+        if url_path == "/metrics" and self.server.metrics is not None:
             self._send(self.server.metrics(), content_type=MEDIA_TYPE, with_content=with_content)
             return
-        file = find_file(self.server.folder, path)
+        file = find_file(self.server.folder, url_path)
         if file is None:
             self.send_error(HTTPStatus.NOT_FOUND, "No such report")
-        elif file.name == "index.html" and not path.endswith(("/", ".html")):
-            self.send_response(HTTPStatus.MOVED_PERMANENTLY)  # with a slash, relative links work
+        elif file.name == "index.html" and not url_path.endswith(("/", ".html")):
+            # The redirection adds a slash, so that relative links work.
+            self.send_response(HTTPStatus.MOVED_PERMANENTLY)
             relative_path = file.parent.relative_to(self.server.folder).as_posix()
             self.send_header("Location", f"/{quote(relative_path)}/")
             self.send_header("Content-Length", "0")
@@ -135,12 +136,12 @@ class ReportHandler(BoundedHandler):
         self.end_headers()
 
 
-def find_file(folder: Path, path: str) -> Path | None:
-    """Return the file of a URL path, or None when it does not exist inside ``folder``.
+def find_file(folder: Path, url_path: str) -> Path | None:
+    """Return the file of a URL path; None if it does not exist inside ``folder``.
 
     For a folder, its ``index.html`` is returned. Links are resolved before the path is checked.
     """
-    parts = [part for part in unquote(path).split("/") if part]
+    parts = [part for part in unquote(url_path).split("/") if part]
     if any(part.startswith(".") or "\0" in part or "\\" in part for part in parts):
         return None
     try:
@@ -154,7 +155,7 @@ def find_file(folder: Path, path: str) -> Path | None:
 
 
 def listen(first_port: int, *, reserved_port: int | None = None) -> socket.socket:
-    """Listen on the first free loopback port of 20 from ``first_port`` on, else on any free port.
+    """Listen on a free loopback port: the first of 20 from ``first_port`` on, or else any.
 
     Args:
         first_port: The preferred port.
@@ -187,10 +188,10 @@ def start_server(
     reserved_port: int | None = None,
     trusted_hosts: Sequence[str] = (),
 ) -> str:
-    """Serve ``folder`` from a child process that ends with this one; return the address.
+    """Serve ``folder`` from a child process that ends with this process; return the address.
 
-    This process may replace itself by ``exec``, which keeps its id. The port is
-    chosen as in ``listen``.
+    The port is chosen as in ``listen``. This process may replace itself by ``exec``, because the
+    child recognises it by its process id, which does not change.
     """
     with listen(first_port, reserved_port=reserved_port) as listener:
         command = [sys.executable, "-P", "-m", "sluice.pipelines.report_server"]
@@ -203,18 +204,20 @@ def start_server(
         return f"http://{LOOPBACK}:{listener.getsockname()[1]}"
 
 
-def wait_for_parent(parent: int) -> None:
-    """Wait until this process is no longer a child of ``parent``."""
-    while os.getppid() == parent:
+def wait_for_parent_end(parent_pid: int) -> None:
+    """Wait until this process is no longer a child of the process ``parent_pid``."""
+    while os.getppid() == parent_pid:
         time.sleep(_PARENT_POLL_S)
 
 
 def main() -> None:
-    """Serve while the parent lives: ``report_server FOLDER SOCKET PARENT [HOST ...]``."""
+    """Serve until the parent ends. Usage: ``report_server FOLDER SOCKET PARENT [HOST ...]``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("listener", type=int, help="descriptor of the bound socket")
-    parser.add_argument("parent", type=int, help="process to end together with")
+    parser.add_argument(
+        "parent", type=int, help="id of the parent process; this process ends after it"
+    )
     parser.add_argument("trusted_hosts", nargs="*", help="host names besides loopback")
     arguments = parser.parse_args()
     home = Home.from_environment(os.environ, cwd=Path.cwd())
@@ -224,7 +227,7 @@ def main() -> None:
     )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        wait_for_parent(arguments.parent)
+        wait_for_parent_end(arguments.parent)
     except KeyboardInterrupt:  # Ctrl-C is sent to the whole process group
         sys.exit(0)
 

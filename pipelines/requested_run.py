@@ -1,4 +1,4 @@
-"""Finds the run that a sensor requested earlier, so that a failed one is requested again."""
+"""Finds the run that a sensor requested earlier, so that a failed run is requested again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class RequestedRun:
     status: dg.DagsterRunStatus
 
     failed_at: datetime | None
-    """End time of a failed run, else None."""
+    """End time of the run if it failed; else None."""
 
     def __str__(self) -> str:
         """Return the id as the UI shows it, with job and status."""
@@ -27,7 +27,7 @@ class RequestedRun:
 def find_requested_run(
     instance: dg.DagsterInstance, tags: Mapping[str, str]
 ) -> RequestedRun | None:
-    """Return the newest run with these tags, or None."""
+    """Return the newest run with these tags; None if no run has them."""
     for record in instance.get_run_records(dg.RunsFilter(tags=dict(tags)), limit=1):
         run = record.dagster_run
         ended_s = record.end_time or record.update_timestamp.timestamp()

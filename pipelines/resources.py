@@ -13,7 +13,7 @@ from sluice.base.home import Home
 
 _NO_CONFIG = reject_config(
     "set SLUICE_HOME, SLUICE_REGISTRY_URL and SLUICE_REGISTRY_KEY where Sluice is started",
-    why="Folders, addresses and keys are fixed when Sluice starts.",
+    description="Folders, addresses and keys are fixed when Sluice starts.",
 )
 
 
@@ -48,9 +48,10 @@ def _fixed_io_manager(manager: dg.IOManager) -> dg.IOManagerDefinition:
 def without_launchpad_config(definitions: dg.Definitions, home: Home) -> dg.Definitions:
     """Return definitions whose resources cannot be configured in the launchpad.
 
-    For the code location of Sluice only. If the checks of a job name no IO manager, Dagster adds
-    its own, whose folder can be set in the launchpad, even from an environment variable
-    (``{env: NAME}``). The IO manager that is added here takes its place.
+    If the checks of a job name no IO manager, Dagster adds a default IO manager. Its folder can be
+    set in the launchpad, even from an environment variable (``{env: NAME}``). This function
+    replaces the default IO manager. It is for Sluice's own code location, because a project may
+    have its own default.
     """
     shared_definitions = dg.Definitions(resources={"io_manager": _home_resources(home)[RECORDS]})
     return dg.Definitions.merge(definitions, shared_definitions)

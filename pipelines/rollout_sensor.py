@@ -22,13 +22,13 @@ REVIEW_EVERY_S = 600
 """Interval of reviews during a rollout [s]. There are reviews only if requests name their rows, so
 that labels can be matched with the requests later."""
 PROMOTE_EVERY_S = 300
-"""Interval at which the promotion is requested again while the rollout awaits promotion [s]. A run
-key starts one run only, so a failed run is repeated at the next request."""
+"""Interval at which the promotion is requested again while the rollout awaits promotion [s]. Each
+request has another run key, so that a failed run is repeated."""
 FAILED_ROWS_REVIEW_EVERY_S = 86_400
 """Interval of the reviews after a rollback [s]. The rows on which the challenger failed may enter
 the source days after their requests."""
 MAX_FAILED_ROWS_REVIEWS = 7
-"""Maximum number of reviews after a rollback, in addition to the first one, which starts
+"""Maximum number of reviews after a rollback, in addition to the first review, which starts
 immediately."""
 
 Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
@@ -65,16 +65,16 @@ def rollout_sensor(
             if rollout is None:
                 return dg.SkipReason("No rollout has been started.")
             transitions = _new_transitions(ledger, rollout, context.cursor)
-            page = ""
+            page_url = ""
             if transitions:
                 environ, home = os.environ, sluice_state.home
                 try:
-                    page = publish_transitions(
+                    page_url = publish_transitions(
                         ledger, transitions, failed_rows=None, home=home, environ=environ, now=now
                     ).url
                 except StorageError as error:  # a full disk must not block a promotion
                     context.log.warning(f"The rollout's page was not written: {error}")
-            missing_approval = _missing_approval(ledger, rollout, approval_settings)
+            missing_approval = _describe_missing_approval(ledger, rollout, approval_settings)
             requests = (
                 []
                 if missing_approval
@@ -89,7 +89,7 @@ def rollout_sensor(
             return dg.SkipReason(missing_approval or status)
         return dg.SensorResult(
             run_requests=requests,
-            asset_events=_events(pipeline, transitions, page),
+            asset_events=_asset_events(pipeline, transitions, page_url),
             cursor=f"{rollout.id} {rollout.revision}",
         )
 
@@ -109,25 +109,28 @@ def _new_transitions(
     ]
 
 
-def _events(name: str, transitions: list[Transition], page: str) -> Events:
-    page_metadata = {"page": dg.MetadataValue.url(page)} if page else {}
+def _asset_events(pipeline: str, transitions: list[Transition], page_url: str) -> Events:
+    page_metadata = {"page": dg.MetadataValue.url(page_url)} if page_url else {}
     events: Events = [
         dg.AssetObservation(
-            asset_key=dg.AssetKey([name, ROLLOUT]),
+            asset_key=dg.AssetKey([pipeline, ROLLOUT]),
             description=transition.summary,
             metadata={**rollout_metadata(transition), **page_metadata},
         )
         for transition in transitions
     ]
     if transitions:
-        events.append(evaluation_of_check(name, transitions[-1].rollout, transitions[-1].summary))
+        last_transition = transitions[-1]
+        events.append(
+            evaluation_of_check(pipeline, last_transition.rollout, last_transition.summary)
+        )
     return events
 
 
-def _missing_approval(
+def _describe_missing_approval(
     ledger: RolloutLedger, rollout: Rollout, approval_settings: ApprovalSettings
 ) -> str:
-    """Return which approval a completed rollout waits for; empty if it waits for none."""
+    """Return which approval a completed rollout waits for; "" if no approval is missing."""
     if rollout.phase != "awaiting_promotion":
         return ""
     status = ledger.approval_status(
@@ -142,7 +145,7 @@ def _missing_approval(
 def review_and_promotion_requests(
     pipeline: str, ledger: RolloutLedger, rollout: Rollout, now: datetime
 ) -> list[dg.RunRequest]:
-    """Return the run requests of a rollout; run keys ensure that each run starts once."""
+    """Return the run requests of a rollout. The run key ensures that each run starts only once."""
     tags = {"sluice/rollout": rollout.id[:12], "sluice/version": str(rollout.version)}
     last_transition_at = ledger.rollout_transitions(rollout.id)[-1].at
     elapsed_s = max(0.0, (now - last_transition_at).total_seconds())
@@ -163,9 +166,9 @@ def review_and_promotion_requests(
             if has_keyed_pairs
             else 0
         )
-        key = f"{rollout.id}:failed {num_repeated_reviews}"
+        run_key = f"{rollout.id}:failed {num_repeated_reviews}"
     elif not rollout.is_over and has_keyed_pairs:
-        key = f"{rollout.id}:labels {int(now.timestamp() // REVIEW_EVERY_S)}"
+        run_key = f"{rollout.id}:labels {int(now.timestamp() // REVIEW_EVERY_S)}"
     else:
         return []
-    return [dg.RunRequest(run_key=key, job_name=review_job_name(pipeline), tags=tags)]
+    return [dg.RunRequest(run_key=run_key, job_name=review_job_name(pipeline), tags=tags)]

@@ -9,7 +9,13 @@ from dagster._core.errors import DagsterAssetCheckFailedError, DagsterExecutionI
 from pydantic import Field
 
 from sluice.assets.best_config import BestConfig
-from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION, WORSE_METRICS
+from sluice.assets.candidate import (
+    IS_NEW_KEY,
+    REASON_KEY,
+    VERDICT_KEY,
+    VERSION_KEY,
+    WORSE_METRICS_KEY,
+)
 from sluice.assets.evaluation_record import Evaluation
 from sluice.assets.promotion_verdict import PromotionDecision
 from sluice.assets.resources import SluiceState, utc_now
@@ -53,7 +59,9 @@ class RunReport(Record):
     )
     worse: str = Field("", description="Names of the metrics that got worse, joined by commas.")
     version: int = Field(description="Number of the candidate's version.")
-    created: bool = Field(description="Whether the run registered the version; else it existed.")
+    created: bool = Field(
+        description="Whether the run registered the version; False if it existed."
+    )
     production: int | None = Field(description="Version in production after the run, if any.")
     promoted: bool = Field(description="Whether the run put the version into production.")
     rolls_out: bool = Field(False, description="Whether the rollout of the version is in progress.")
@@ -106,35 +114,36 @@ def run_pipeline(
         start_s: ``time.perf_counter()`` at the start of the command [s].
 
     Raises:
-        SluiceError: The cause, when a stage fails; GateBlocked when a check does.
+        SluiceError: A stage failed.
+        GateBlocked: A blocking check failed.
     """
     name = pipeline.settings.name
     require_readable_source(pipeline.workload)
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_killed_runs(instance)
-        run_id = _execute(definitions, training_job_name(name), instance, console)
+        run_id = _execute_job(definitions, training_job_name(name), instance, console)
         event = _candidate_event(instance, name, run_id)
         with SluiceState.at(home).ledger() as ledger:
-            status = read_model_status(ledger, name, now=utc_now())
+            status_before = read_model_status(ledger, name, now=utc_now())
             has_rollout = pipeline.settings.rollout is not None
-            request = request_promotion(name, event, status, has_rollout=has_rollout)
-            metadata = _metadata(event)
-            number = int(str(metadata[VERSION].value))
+            request = request_promotion(name, event, status_before, has_rollout=has_rollout)
+            metadata = _metadata_of(event)
+            version_number = int(str(metadata[VERSION_KEY].value))
             missing_approval = None
             if isinstance(request, dg.RunRequest):
-                missing_approval = _missing_approval(ledger, pipeline.settings, number)
+                missing_approval = _missing_approval(ledger, pipeline.settings, version_number)
         waits_for = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""
         if missing_approval is not None:
             waits_for = str(missing_approval)
         elif isinstance(request, dg.RunRequest):
             assert request.job_name is not None
-            _execute(
+            _execute_job(
                 definitions,
                 request.job_name,
                 instance,
                 console,
-                config=request.run_config,
+                run_config=request.run_config,
                 tags=request.tags,
             )
         with SluiceState.at(home).ledger() as ledger:
@@ -146,20 +155,22 @@ def run_pipeline(
     decision = PromotionDecision.model_validate_json(
         (home.records / name / "promotion_verdict.json").read_bytes()
     )
-    is_rolling_out = rollout is not None and rollout.version == number and not rollout.is_over
+    is_rolling_out = (
+        rollout is not None and rollout.version == version_number and not rollout.is_over
+    )
     wall_s = time.perf_counter() - start_s
     return RunReport(
         pipeline=name,
         run_id=run_id,
-        verdict=str(metadata[VERDICT].value),
-        reason=str(metadata[REASON].value),
+        verdict=str(metadata[VERDICT_KEY].value),
+        reason=str(metadata[REASON_KEY].value),
         remedy=decision.verdict.remedy,
         symptoms=evaluation.symptoms,
-        worse=str(metadata[WORSE_METRICS].value),
-        version=number,
-        created=bool(metadata[NEW].value),
+        worse=str(metadata[WORSE_METRICS_KEY].value),
+        version=version_number,
+        created=bool(metadata[IS_NEW_KEY].value),
         production=production,
-        promoted=production == number and status.production_number != production,
+        promoted=production == version_number and status_before.production_number != production,
         rolls_out=is_rolling_out,
         waits_for=waits_for,
         needs_approval=missing_approval is not None,
@@ -179,13 +190,13 @@ def run_pipeline(
 
 
 def _missing_approval(
-    ledger: Ledger, settings: PipelineSettings, number: int
+    ledger: Ledger, settings: PipelineSettings, version_number: int
 ) -> ApprovalMissing | None:
     """Return the error that names the missing approval; None if the promotion can be tried."""
     try:
         ledger.require_promotable(
             settings.name,
-            number,
+            version_number,
             gate_settings_digest=settings.gate_settings_digest,
             approval_settings=settings.approval,
         )
@@ -207,26 +218,27 @@ def search_pipeline(
         console: Shows stages and their progress.
 
     Raises:
-        SluiceError: The cause, when a stage fails; GateBlocked when a check does.
+        SluiceError: A stage failed.
+        GateBlocked: A blocking check failed.
     """
     require_readable_source(pipeline.workload)
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_killed_runs(instance)
-        _execute(definitions, search_job_name(pipeline.settings.name), instance, console)
-    record = home.records / pipeline.settings.name / "best_config.json"
-    best = BestConfig.model_validate_json(record.read_bytes())
+        _execute_job(definitions, search_job_name(pipeline.settings.name), instance, console)
+    record_path = home.records / pipeline.settings.name / "best_config.json"
+    best = BestConfig.model_validate_json(record_path.read_bytes())
     assert best.study is not None  # the pipeline has a search
     return best, StudySummary.model_validate_json(ArtifactStore(home.artifacts).get(best.study))
 
 
-def _execute(
+def _execute_job(
     definitions: dg.Definitions,
     job: str,
     instance: dg.DagsterInstance,
     console: RunConsole,
     *,
-    config: Mapping[str, object] | None = None,
+    run_config: Mapping[str, object] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> str:
     run_id = str(uuid.uuid4())
@@ -235,7 +247,7 @@ def _execute(
     try:
         with spans.span("job", job=job, run=run_id) as span, interruptible_pools():
             definitions.resolve_job_def(job).execute_in_process(
-                run_config=QUIET_CONSOLE | dict(config or {}),
+                run_config=QUIET_CONSOLE | dict(run_config or {}),
                 instance=instance,
                 run_id=run_id,
                 tags={
@@ -272,29 +284,29 @@ def _gate_error(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
 
 
 def _sluice_error(error: BaseException) -> SluiceError | None:
-    """Return the first error of Sluice in a chain of causes; None without one.
+    """Return the first SluiceError in the chain of an error's causes; None if it contains none.
 
-    In Dagster, the chain may be circular.
+    The chain of an error of Dagster may be circular.
     """
     current_error: BaseException | None = error
-    visited: set[int] = set()
-    while current_error is not None and id(current_error) not in visited:
+    visited_ids: set[int] = set()
+    while current_error is not None and id(current_error) not in visited_ids:
         if isinstance(current_error, SluiceError):
             return current_error
-        visited.add(id(current_error))
+        visited_ids.add(id(current_error))
         current_error = current_error.__cause__ or current_error.__context__
     return None
 
 
 def _candidate_event(instance: dg.DagsterInstance, pipeline: str, run_id: str) -> dg.EventLogEntry:
-    key = dg.AssetKey([pipeline, "candidate"])
+    candidate_key = dg.AssetKey([pipeline, "candidate"])
     records = instance.get_records_for_run(
         run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
     ).records
     events = [record.event_log_entry for record in records]
-    return next(e for e in events if e.asset_materialization.asset_key == key)  # type: ignore[union-attr]
+    return next(e for e in events if e.asset_materialization.asset_key == candidate_key)  # type: ignore[union-attr]
 
 
-def _metadata(event: dg.EventLogEntry) -> Mapping[str, dg.MetadataValue]:
+def _metadata_of(event: dg.EventLogEntry) -> Mapping[str, dg.MetadataValue]:
     assert event.asset_materialization is not None
     return event.asset_materialization.metadata

@@ -4,7 +4,7 @@ import dagster as dg
 
 
 def failed_checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
-    """Return the failed blocking checks of a run as 'asset / check: what it found'."""
+    """Return the failed blocking checks of a run as 'asset / check: description'."""
     evaluations = [
         record.event_log_entry.dagster_event.asset_check_evaluation_data
         for record in instance.get_records_for_run(
@@ -20,9 +20,9 @@ def failed_checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
 
 
 def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Return why a run failed: its failed checks, else the root causes of its steps' errors.
+    """Return why a run failed: its failed checks, or else the root causes of its steps' errors.
 
-    Returns "" for a run that ended without an event, such as a killed process.
+    Returns "" for a run without either, such as a run whose process was killed.
     """
     return " ".join(failed_checks(instance, run_id) or _step_errors(instance, run_id))
 
@@ -36,7 +36,7 @@ def _step_errors(instance: dg.DagsterInstance, run_id: str) -> list[str]:
         error = None if event is None else event.step_failure_data.error
         if event is None or error is None:
             continue
-        while error.cause is not None:  # Dagster wraps the error of a step in its own
+        while error.cause is not None:  # Dagster wraps the error of a step in another
             error = error.cause
         asset, message = str(event.step_key).split("__")[-1], error.message.strip()
         errors.append(f"{asset}: {message}{'' if message.endswith(('.', '!', '?')) else '.'}")

@@ -15,7 +15,7 @@ has the tags of the first run, but another id."""
 
 _TAG_PATTERN = re.compile(r"run (\S+) on (\S+) in process (\d+) of second (\d+\.\d+)")
 _START_TOLERANCE_S = 1.0
-"""Maximum difference of two start times for them to count as those of the same process [s]."""
+"""Maximum difference of the start times of one process, as measured at two moments [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +23,13 @@ class RunProcess:
     """A process and the run that it executes."""
 
     run_id: str
-    """Id of the run; a re-executed run starts with the tags of the first one."""
+    """Id of the run. A re-executed run inherits the tags of the first run, but has another id."""
 
     host: str
     pid: int
 
     started_s: float
-    """Start time after boot [s], because process ids are reused and clocks are changed."""
+    """Start time after boot [s]. It identifies the process, because process ids are reused."""
 
     @classmethod
     def current(cls, run_id: str) -> "RunProcess":
@@ -39,7 +39,7 @@ class RunProcess:
 
     @classmethod
     def of(cls, run_id: str, tags: Mapping[str, str]) -> "RunProcess | None":
-        """Return the process in the tags of a run; None when they have no process of this run."""
+        """Return the process in the tags of a run; None if they contain no process of this run."""
         match = _TAG_PATTERN.fullmatch(tags.get(PROCESS_TAG, ""))
         if match is None or match[1] != run_id:
             return None
@@ -52,23 +52,23 @@ class RunProcess:
         return {PROCESS_TAG: f"run {self.run_id} {where}"}
 
     @property
-    def is_here(self) -> bool:
+    def is_on_this_host(self) -> bool:
         """Whether the process runs, or ran, on this host."""
         return self.host == socket.gethostname()
 
     @property
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the process has ended; False for processes of other hosts."""
         import psutil
 
-        if not self.is_here:
+        if not self.is_on_this_host:
             return False
         try:
             is_zombie = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
             return is_zombie or abs(_started_s(self.pid) - self.started_s) > _START_TOLERANCE_S
         except psutil.NoSuchProcess:
             return True
-        except psutil.Error:  # a process of another user, but it exists
+        except psutil.Error:  # the process exists, but belongs to another user
             return False
 
 

@@ -32,7 +32,7 @@ class PipelineTemplate(BaseModel):
 
 
 class PipelineScaffolder(dg.Scaffolder[PipelineTemplate]):
-    """Writes ``defs.yaml``, ``workload.py`` and a test, with sample data if none are given."""
+    """Writes ``defs.yaml``, ``workload.py`` and a test, with sample data if the user gives none."""
 
     @classmethod
     def get_scaffold_params(cls) -> type[PipelineTemplate]:
@@ -63,7 +63,7 @@ class PipelineScaffolder(dg.Scaffolder[PipelineTemplate]):
             )
         names = PipelineNames(
             name=require_name(folder.name),
-            module=f"{_package(folder, request.project_root)}workload",
+            module=f"{_package_prefix(folder, request.project_root)}workload",
             code_file="workload.py",
             pipeline_file="defs.yaml",
             test_file=f"test_{folder.name}.py",
@@ -83,13 +83,13 @@ class PipelineScaffolder(dg.Scaffolder[PipelineTemplate]):
         create_pipeline(folder, folder / sample.data, target=sample.target, names=names)
 
 
-def _package(folder: Path, project_root: Path | None) -> str:
+def _package_prefix(folder: Path, project_root: Path | None) -> str:
     """Return the package of a folder with a dot at the end, such as 'project.defs.my_model.'.
 
-    Empty if the folder is not in the package of the project; then the module is found because it is
-    beside the pipeline file.
+    The result is empty if the folder is not in the package of the project. The module is then found
+    because it is beside the pipeline file.
     """
-    for root in _root_folders(project_root):
+    for root in _package_folders(project_root):
         if folder.resolve().is_relative_to(root):
             parts = folder.resolve().relative_to(root.parents[0]).parts
             if all(part.isidentifier() for part in parts):
@@ -97,7 +97,7 @@ def _package(folder: Path, project_root: Path | None) -> str:
     return ""
 
 
-def _root_folders(project_root: Path | None) -> Iterator[Path]:
+def _package_folders(project_root: Path | None) -> Iterator[Path]:
     """Yield the folders in which the top-level package of a dg project may be."""
     if project_root is None:
         return

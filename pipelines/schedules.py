@@ -29,7 +29,7 @@ def retrain_schedule(
     seeds: tuple[int, ...],
 ) -> dg.ScheduleDefinition:
     """Return the schedule that starts the training job when an input of the training changed."""
-    source = SourcePoll(inputs.base.workload)
+    source_poll = SourcePoll(inputs.base.workload)
 
     @dg.schedule(
         name=f"{pipeline}_retrain_schedule",
@@ -38,8 +38,8 @@ def retrain_schedule(
         execution_timezone=settings.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Retrains when rows of the source, code, settings or seeds have changed since "
-        "the newest candidate, or if the source is too slow to compare its rows. Otherwise skips "
-        "with the reason.",
+        "the newest candidate. Also retrains if the source is too slow to compare its rows. "
+        "Otherwise skips with the reason.",
     )
     def schedule(
         context: dg.ScheduleEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
@@ -52,7 +52,7 @@ def retrain_schedule(
             inputs,
             seeds,
             sluice_state,
-            source,
+            source_poll,
             load_asset=asset_loader(context),
         )
 
@@ -69,7 +69,7 @@ def verification_schedule(
         cron_schedule=settings.verify_cron,
         execution_timezone=settings.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Verifies the registry and its artifacts; a finding fails the run.",
+        description="Verifies the registry and its artifacts. An inconsistency fails the run.",
     )
 
 
@@ -78,17 +78,17 @@ def request_retraining(
     inputs: SearchInputs,
     seeds: tuple[int, ...],
     state: SluiceState,
-    source: SourcePoll,
+    source_poll: SourcePoll,
     *,
     load_asset: LoadAsset | None = None,
 ) -> dg.RunRequest | dg.SkipReason:
-    """Return a run request tagged with the changes, or the reason to skip."""
+    """Return a run request whose tags name the changes, or the reason to skip."""
     trained_models = read_latest_record(
         TrainedModels, state.home.records, pipeline, "trained_models"
     )
     with state.ledger() as ledger:
         version = ledger.version_of(pipeline, trained_models.candidate) if trained_models else None
-    source_state = source.read_state(load_asset)
+    source_state = source_poll.read_state(load_asset)
     if isinstance(source_state, SourceUnavailable):
         if source_state.is_slow:  # the rows may have changed, so train
             return dg.RunRequest(tags={"sluice/changed": f"unknown: {source_state.reason}"})
@@ -111,7 +111,7 @@ def find_changes(
     source_digest: str,
     state: SluiceState,
 ) -> tuple[str, ...]:
-    """Return the names of the inputs that differ from those of the newest candidate.
+    """Return the names of the inputs that changed since the newest candidate.
 
     Args:
         pipeline: Name of the pipeline.
@@ -119,10 +119,10 @@ def find_changes(
         seeds: Current seeds.
         trained_models: Models of the newest candidate.
         source_digest: Digest of the current rows of the source.
-        state: State with the records of the stages.
+        state: State folder, which contains the records of the stages.
     """
     base = inputs.base
-    code = identify_code(base.workload, base.model)
+    code_identity = identify_code(base.workload, base.model)
     features = read_latest_record(FeatureSet, state.home.records, pipeline, "features")
     best_config = read_latest_record(BestConfig, state.home.records, pipeline, "best_config")
     changes: dict[str, None] = {}
@@ -132,8 +132,8 @@ def find_changes(
         or features.raw != source_digest
     ):
         changes["data"] = None
-    is_same_code = code.digest == trained_models.code
-    # The digest of the producer includes the code, whose changes are described below.
+    is_same_code = code_identity.digest == trained_models.code
+    # The digest of the producer also changes with the code, which is compared below.
     producer = feature_producer(base.workload, path=base.path)
     if features is None or (is_same_code and features.maker != producer):
         changes["workload"] = None
@@ -146,7 +146,7 @@ def find_changes(
             if role != "code" and best_config.subject.get(role) != digest:
                 changes[names_by_role.get(role, role)] = None
     if not is_same_code:
-        changes[describe_changes(code, trained_models.code_identity)] = None
+        changes[describe_changes(code_identity, trained_models.code_identity)] = None
     if trained_models.seeds != seeds:
         changes["seeds"] = None
     return tuple(changes)

@@ -18,7 +18,7 @@ MAX_WAIT_S = 40.0
 """Maximum wait for a load [s], so that a tick ends before Dagster stops it."""
 
 MAX_UNSUCCESSFUL_WAITS = 3
-"""Number of unsuccessful waits for one load, after which another load is started."""
+"""After this number of unsuccessful waits for one load, another load is started."""
 MAX_LOADS = 4
 """Maximum number of threads that load one source, hanging ones included."""
 
@@ -28,7 +28,7 @@ class SourceState:
     """Digest and index of the source's rows."""
 
     digest: str
-    """Data version, equal to that of the asset ``raw_data``."""
+    """Digest of the rows, which is also the data version of the asset ``raw_data``."""
 
     index: pd.Index
 
@@ -60,33 +60,33 @@ class SourcePoll:
         self._hanging_loads: list[Future[SourceState]] = []
         """Unfinished loads from before the last result."""
 
-        self._num_waits = 0
+        self._num_unsuccessful_waits = 0
         """Number of unsuccessful waits for the newest load."""
 
     def read_state(self, load_asset: LoadAsset | None = None) -> SourceState | SourceUnavailable:
         """Return the state of the source, or why it is unavailable.
 
         Args:
-            load_asset: Loads the value of an asset, for a source that is an asset of the user.
+            load_asset: Loads the asset of the user, if an asset is the source.
         """
         self._hanging_loads = [load for load in self._hanging_loads if not load.done()]
         has_max_loads = len(self._recent_loads) + len(self._hanging_loads) >= MAX_LOADS
         if not has_max_loads and (
-            not self._recent_loads or self._num_waits >= MAX_UNSUCCESSFUL_WAITS
+            not self._recent_loads or self._num_unsuccessful_waits >= MAX_UNSUCCESSFUL_WAITS
         ):
             self._recent_loads.append(
                 run_in_background(partial(self._load, load_asset), name="source")
             )
-            self._num_waits = 0
+            self._num_unsuccessful_waits = 0
         finished_loads = wait(
             self._recent_loads, self._max_wait_s, return_when=FIRST_COMPLETED
         ).done
         if not finished_loads:
-            self._num_waits += 1
+            self._num_unsuccessful_waits += 1
             return SourceUnavailable(reason=self._describe_timeout(), is_slow=True)
         newest_load = next(load for load in reversed(self._recent_loads) if load in finished_loads)
         self._hanging_loads += [load for load in self._recent_loads if not load.done()]
-        self._recent_loads = []  # the next call starts a new load
+        self._recent_loads = []  # the next call starts a new load, unless too many hang
         try:
             return newest_load.result()
         except SluiceError as error:
@@ -102,8 +102,8 @@ class SourcePoll:
         )
 
     def _load(self, load_asset: LoadAsset | None) -> SourceState:
-        key = source_key(self._workload)
-        inputs = {} if key is None or load_asset is None else {SOURCE: load_asset(key)}
+        asset_key = source_key(self._workload)
+        inputs = {} if asset_key is None or load_asset is None else {SOURCE: load_asset(asset_key)}
         with (
             provide_source(self._workload, inputs) if inputs else contextlib.nullcontext(),
             wrap_user_errors("load_rows of the workload"),

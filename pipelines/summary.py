@@ -45,18 +45,18 @@ def print_summary(
         _print_field(
             console,
             "same",
-            f"Data, config, code and weights equal those of version {report.version}, so no new "
-            "version was registered.",
+            f"Data, config, code and weights are the same as in version {report.version}, so no "
+            "new version was registered.",
         )
     with SluiceState.at(home).ledger() as ledger:
         version = ledger.version(report.pipeline, report.version)
     _print_field(console, "digest", short(version.candidate))
-    _print_field(console, "took", _duration(report))
+    _print_field(console, "took", _duration_text(report))
     if report.rehearsal:
         style = "" if report.rehearsal_good else "bold red"
         _print_field(console, "rollout", report.rehearsal, style=style)
     console.print()
-    console.print(_metrics(report))
+    console.print(_metrics_table(report))
     console.print()
     console.print("next", style="bold")
     commands = [
@@ -121,7 +121,7 @@ def _headline(report: RunReport) -> str:
     )
 
 
-def _metrics(report: RunReport) -> Table:
+def _metrics_table(report: RunReport) -> Table:
     table = Table(
         "metric on the test rows",
         "candidate",
@@ -144,7 +144,7 @@ def _metrics(report: RunReport) -> Table:
     return table
 
 
-def _duration(report: RunReport) -> str:
+def _duration_text(report: RunReport) -> str:
     """Return the wall time and the longest stages, as text."""
     stages = sorted(report.stage_seconds.items(), key=itemgetter(1), reverse=True)
     longest = ", ".join(

@@ -1,7 +1,7 @@
-"""Filters the requests to Dagster's web server: only its own pages and programs are allowed.
+"""Filters the requests to Dagster's web server: rejects requests from pages of other sites.
 
-Dagster accepts any host name, GraphQL mutations by GET and from forms, and requests of any origin:
-a page of another site, open in the user's browser, could start runs.
+Dagster accepts any host name, GraphQL mutations by GET and from forms, and requests of any origin.
+A page of another site that is open in the user's browser could therefore start runs.
 """
 
 from collections.abc import Iterable
@@ -72,7 +72,7 @@ def _reject_path(scope: Scope) -> RequestRejection | None:
 
 
 def _reject_other_origin(scope: Scope, headers: Headers, host: str) -> RequestRejection | None:
-    """Reject requests that a page of another origin sent, as shown by headers of the browser."""
+    """Reject requests that a page of another origin sent, according to the browser's headers."""
     for origin in headers.getlist("origin"):
         if origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
             return RequestRejection(
@@ -97,8 +97,8 @@ def _reject_other_origin(scope: Scope, headers: Headers, host: str) -> RequestRe
 def _reject_method_or_type(scope: Scope, headers: Headers) -> RequestRejection | None:
     """Allow only reads of pages and POST requests with JSON.
 
-    For any other request that changes state, a browser may need no preflight request, so a page of
-    another origin could send it.
+    A page of another origin could send other requests that change state, because a browser may send
+    them without a preflight request.
     """
     if scope["type"] == "websocket":
         return None
@@ -110,7 +110,7 @@ def _reject_method_or_type(scope: Scope, headers: Headers) -> RequestRejection |
             f"{scope['path']} is not served by {method}. Send GraphQL by POST.",
         )
     content_types = [
-        kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")
+        header.partition(";")[0].strip().lower() for header in headers.getlist("content-type")
     ]
     if method == "POST" and content_types != ["application/json"]:
         return RequestRejection(

@@ -32,6 +32,6 @@ def test_resumed_training_reports_its_epoch(
     def progress(shown: str, *, is_important: bool = False, **_: object) -> None:
         received.append((shown, is_important))
 
-    _TrainingProgress(SimpleNamespace(log=None), progress, total=2)(event)
+    _TrainingProgress(SimpleNamespace(log=None), progress, num_fold_runs=2)(event)
 
     assert received == [(text, is_important)]

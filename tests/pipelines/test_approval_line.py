@@ -82,7 +82,7 @@ def test_line_waits_for_an_approval_and_continues_after_it(
     pipeline = echo.model_copy(update={"approval": approval})
     definitions = with_resources(build_definitions(resolve(pipeline)), home)
     # The training job is not repeated: its run id is returned instead.
-    monkeypatch.setattr("sluice.pipelines.run._execute", lambda *_, **__: before.run_id)
+    monkeypatch.setattr("sluice.pipelines.run._execute_job", lambda *_, **__: before.run_id)
 
     report = run_line(pipeline, home)
 

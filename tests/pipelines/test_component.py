@@ -175,7 +175,7 @@ def make_status(production: int | None) -> ModelStatus:
         production_number=production,
         rollout=None,
         num_servers=0,
-        at=datetime(2025, 3, 14, tzinfo=UTC),
+        read_at=datetime(2025, 3, 14, tzinfo=UTC),
     )
 
 

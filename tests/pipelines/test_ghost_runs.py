@@ -63,25 +63,25 @@ def test_run_is_active_until_its_process_is_killed(home: Home, tmp_path: Path) -
     assert (claimed_before, claimed_after) == (False, True)
 
 
-def test_process_is_gone_when_its_pid_is_free_or_reused() -> None:
+def test_process_has_ended_when_its_pid_is_free_or_reused() -> None:
     this_process = RunProcess.current(RUN)
 
-    assert not this_process.is_gone
-    assert dataclasses.replace(this_process, pid=NO_PROCESS).is_gone
-    assert dataclasses.replace(this_process, started_s=this_process.started_s - 60).is_gone
+    assert not this_process.has_ended
+    assert dataclasses.replace(this_process, pid=NO_PROCESS).has_ended
+    assert dataclasses.replace(this_process, started_s=this_process.started_s - 60).has_ended
     for pid in (this_process.pid, NO_PROCESS):
-        assert not dataclasses.replace(this_process, host="elsewhere", pid=pid).is_gone
+        assert not dataclasses.replace(this_process, host="elsewhere", pid=pid).has_ended
 
 
-def test_zombie_process_is_gone() -> None:
+def test_zombie_process_has_ended() -> None:
     child = subprocess.Popen(["sleep", "600"])
     started_s = psutil.Process(child.pid).create_time() - psutil.boot_time()
     other = dataclasses.replace(RunProcess.current(RUN), pid=child.pid, started_s=started_s)
-    assert not other.is_gone
+    assert not other.has_ended
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
-    assert other.is_gone
+    assert other.has_ended
     child.wait()
 
 

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
+from sluice.assets.candidate import CANDIDATE_KEY, RECEIPT_KEY, VERDICT_KEY, VERSION_KEY
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked, UnknownVersion
 from sluice.config.pipeline import PipelineSettings
@@ -63,7 +63,7 @@ def evaluate_sensor(
 ) -> dg.RunRequest | str:
     """Return the run request of the sensor, or its skip message."""
     key = dg.AssetKey([MODEL, "candidate"])
-    known = {VERDICT: "PROMOTE", VERSION: 2, RECEIPT: "r" * 64, CANDIDATE: "c" * 64}
+    known = {VERDICT_KEY: "PROMOTE", VERSION_KEY: 2, RECEIPT_KEY: "r" * 64, CANDIDATE_KEY: "c" * 64}
     instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=known))
     event = instance.get_latest_materialization_event(key)
     result = next_request(

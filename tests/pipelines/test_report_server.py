@@ -150,7 +150,7 @@ def test_port_above_the_maximum_selects_a_free_port() -> None:
 class ServerWithLowLimits(ReportServer):
     """A report server with limits low enough for a test."""
 
-    limits = HttpLimits(threads=4, header_s=1.0, header_bytes=2048)
+    limits = HttpLimits(max_threads=4, max_header_s=1.0, max_header_bytes=2048)
 
 
 @pytest.fixture
@@ -171,10 +171,11 @@ def test_silent_connections_are_closed_and_do_not_block_other_requests(
     silent = [socket.create_connection((LOOPBACK, low_limits_port)) for _ in range(40)]
 
     assert send_request(low_limits_port, "/page.html")[0] == 200
-    assert threading.active_count() <= before + ServerWithLowLimits.limits.threads
+    assert threading.active_count() <= before + ServerWithLowLimits.limits.max_threads
     for each in silent:
         each.settimeout(5)
-        assert each.recv(1) == b""  # closed: the newest after header_s, the others to free threads
+        # The newest is closed after max_header_s; the others are closed to free threads.
+        assert each.recv(1) == b""
         each.close()
 
 

@@ -32,7 +32,7 @@ threshold is common in practice."""
 
 NAIVE_KS_ALPHA = 0.05
 """Level of the naive Kolmogorov-Smirnov tests. They report drift if the smallest adjusted p-value
-of the columns is at most this."""
+of the columns is at most this value."""
 
 _WINDOWS_PER_REFERENCE = 10
 """Number of windows that are tested against each reference. Every simulation draws another
@@ -94,7 +94,7 @@ def measure_drift(
     """
     context = get_context("spawn")
     for scenario in scenarios:
-        tasks = [(scenario, seed, number) for number in range(num_references)]
+        tasks = [(scenario, seed, reference_number) for reference_number in range(num_references)]
         if num_processes == 1:
             counts = [_count_outcomes(task) for task in tasks]
         else:
@@ -121,16 +121,16 @@ def measure_speed(
     Building the reference includes the computation of the thresholds for windows of ``num_rows``.
     """
     rng = np.random.default_rng(seed)
-    names = [f"column {number}" for number in range(num_columns)]
+    names = [f"column {index}" for index in range(num_columns)]
     frame = pd.DataFrame(rng.normal(size=(reference_rows, num_columns)), columns=names)
     settings = DriftSettings(window_rows=num_rows)
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     reference = build_reference(frame, settings, seed=seed, threads=threads)
-    build_s = time.perf_counter() - started
+    build_s = time.perf_counter() - start_s
     window = pd.DataFrame(rng.normal(size=(num_rows, num_columns)), columns=names)
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     evaluate_window(reference, window, window="speed", threads=threads)
-    return build_s, time.perf_counter() - started
+    return build_s, time.perf_counter() - start_s
 
 
 def _count_outcomes(task: tuple[DriftScenario, int, int]) -> NDArray[np.int64]:
@@ -139,15 +139,17 @@ def _count_outcomes(task: tuple[DriftScenario, int, int]) -> NDArray[np.int64]:
     Args:
         task: Scenario, base seed, and number of the reference.
     """
-    scenario, seed, number = task
-    rng = np.random.default_rng([seed, number, round(1000 * scenario.rho)])
+    scenario, seed, reference_number = task
+    rng = np.random.default_rng([seed, reference_number, round(1000 * scenario.rho)])
     interval_rows = _GAP_ROWS + scenario.window_rows
     num_rows = scenario.reference_rows + _WINDOWS_PER_REFERENCE * interval_rows
     frame = pd.DataFrame(_draw_ar1(rng, scenario.rho, num_rows, scenario.num_columns)).rename(
         columns=str
     )
     settings = DriftSettings(window_rows=scenario.window_rows)
-    reference = build_reference(frame[: scenario.reference_rows], settings, seed=number, threads=1)
+    reference = build_reference(
+        frame[: scenario.reference_rows], settings, seed=reference_number, threads=1
+    )
     count_5 = np.zeros(5, np.int64)
     for start in range(scenario.reference_rows, num_rows, interval_rows):
         window = frame[start + _GAP_ROWS : start + interval_rows]

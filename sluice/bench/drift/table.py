@@ -13,13 +13,13 @@ MAX_FALSE_ALARM_RATE, MIN_POWER = 0.05, 0.95
 """Targets of the rate of false alarms and of the power."""
 
 _MIN_ORACLE_SHARE = 0.9
-"""Target of the power as a share of ``oracle_power``; used if the latter is below ``MIN_POWER``."""
+"""Target of the power as a share of ``oracle_power``; used if that is below ``MIN_POWER``."""
 
 
 def reaches_targets(rates: DriftRates) -> bool:
     """Return whether no rate is significantly worse than its target (by its Wilson interval).
 
-    Where even an oracle test misses ``MIN_POWER``, nine tenths of its power are required.
+    If the power of an oracle test is below ``MIN_POWER``, nine tenths of that power are required.
     """
     has_few_false_alarms = rates.false_alarms.interval[0] <= MAX_FALSE_ALARM_RATE
     return has_few_false_alarms and rates.power.interval[1] >= _min_power(rates)
@@ -43,7 +43,7 @@ def rate_table(all_rates: Sequence[DriftRates]) -> Table:
     for name in (
         "rho",
         "columns",
-        "rows",
+        "window rows",
         "false alarms",
         f"{SHIFT:g} sigma detected",
         "oracle power",

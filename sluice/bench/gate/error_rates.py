@@ -1,4 +1,4 @@
-"""Promotion rates of the gate in simulations, with a true gain and without one.
+"""Rates of promotions by the promotion gate in simulations, with and without a true gain.
 
 Shape legend: N = rows, C = counts: false promotions, true promotions, and the false promotions of
 each naive test.
@@ -22,7 +22,7 @@ from sluice.evaluation.estimate import ArmLosses
 from sluice.evaluation.settings import GateSettings
 
 ORACLE_POWER = 0.8
-"""Power of a test that knows the standard error, at the gain that is simulated."""
+"""Power of a test that knows the standard error, at the simulated gain."""
 
 _CHUNK_SIMULATIONS = 50
 """Number of simulations per task of a worker process. Each task has its own seed, so results do not
@@ -33,9 +33,11 @@ class ScenarioRates(Record):
     """Promotion rates in one scenario: of the gate, and of naive tests."""
 
     scenario: GateScenario
-    false_promotions: Rate = Field(description="Promotions of a candidate without a true gain.")
+    false_promotions: Rate = Field(
+        description="Promotions of a candidate whose true gain is not above ``min_gain``."
+    )
     power: Rate = Field(
-        description="Promotions of a candidate with a true gain. A test that knows the standard "
+        description="Promotions of a candidate with a larger gain. A test that knows the standard "
         "error detects this gain in 80 % of the simulations."
     )
     naive: dict[str, Rate] = Field(
@@ -64,7 +66,8 @@ class RetrainingRates(Record):
     scenario: GateScenario
     num_attempts: int = Field(description="Number of retrainings.")
     is_same_recipe: bool = Field(
-        description="Whether attempts are new seeds of one recipe; else each is a new recipe."
+        description="Whether attempts are new seeds of one recipe; False if each attempt is a new "
+        "recipe."
     )
     with_shared_alpha: Rate = Field(
         description="Share of simulations with a false promotion if the attempts share alpha."
@@ -85,8 +88,8 @@ def measure_scenarios(
 ) -> Iterator[ScenarioRates]:
     """Yield the rates of each scenario as soon as its simulations are complete.
 
-    The measured gate is ``compare`` itself. The same simulated losses give both rates, with and
-    without a gain, because a gain shifts the bounds by that gain and changes nothing else.
+    The measured code is ``compare``, the test of the promotion gate. The same simulated losses give
+    both rates, with and without a gain, because a gain only shifts the bounds by its size.
 
     Cost:
         About 5 ms per simulation of 2 x 8 seeds and 1,000 rows.
@@ -104,7 +107,7 @@ def measure_scenarios(
     count_C = np.zeros(2 + len(NAIVE_BOUNDS), np.int64)
     num_done = 0
     for (scenario, _, chunk_size, _), chunk_count_C in zip(
-        chunks, _run(_count_promotions, chunks, num_processes), strict=True
+        chunks, _run_chunks(_count_promotions, chunks, num_processes), strict=True
     ):
         count_C += chunk_count_C
         num_done += chunk_size
@@ -150,7 +153,7 @@ def measure_retraining(
         for start in range(0, num_simulations, _CHUNK_SIMULATIONS)
     ]
     num_with_shared_alpha, num_with_full_alpha = np.sum(
-        list(_run(_count_false_retrainings, chunks, num_processes)), axis=0
+        list(_run_chunks(_count_false_retrainings, chunks, num_processes)), axis=0
     ).tolist()
     return RetrainingRates(
         scenario=scenario,
@@ -227,10 +230,10 @@ _CountChunk = Callable[..., NDArray[np.int64]]
 """Simulates one chunk and returns its counts."""
 
 
-def _run(
+def _run_chunks(
     count_chunk: _CountChunk, chunks: Sequence[tuple[object, ...]], num_processes: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the counts of each chunk, in order. One process means this one, without a pool."""
+    """Yield the counts of each chunk, in order. With one process, this process computes them."""
     if num_processes == 1:
         yield from (count_chunk(*chunk) for chunk in chunks)
         return

@@ -1,6 +1,6 @@
-"""Naive tests that the gate is compared with; each ignores some of the sources of variance.
+"""Naive tests for comparison with the promotion gate; each ignores some sources of variance.
 
-Each returns the lower bound of the one-sided confidence interval of the mean gain at level
+Each test returns the lower bound of the one-sided confidence interval of the mean gain at level
 1 - ``alpha``.
 
 Shape legend: S = seeds, N = rows.

@@ -1,4 +1,4 @@
-"""Tables of the gate's error rates. An estimate that misses its target is red."""
+"""Tables of the promotion gate's error rates. An estimate that misses its target is red."""
 
 from collections.abc import Sequence
 
@@ -35,11 +35,11 @@ def retraining_reaches_target(rates: RetrainingRates) -> bool:
 def scenario_table(all_rates: Sequence[ScenarioRates]) -> Table:
     """Return the promotion rates of all scenarios [%], with Wilson intervals.
 
-    The column ``seeds`` contains the numbers of seeds of candidate and reference. ``share`` is
-    ``GateScenario.seed_share``.
+    The column ``seeds`` contains the numbers of seeds of candidate and reference. The columns
+    ``false: ...`` contain the false promotions by the gate and by each naive test.
     """
     table = Table(box=box.SIMPLE_HEAD, title="False promotions and power [%]", title_justify="left")
-    for name in ("rho", "tails", "horizon", "seeds", "share", "rows", "false: gate", "power"):
+    for name in ("rho", "tails", "horizon", "seeds", "seed share", "rows", "false: gate", "power"):
         table.add_column(name, justify="right")
     for name in NAIVE_BOUNDS:
         table.add_column(f"false: {name}", justify="right")

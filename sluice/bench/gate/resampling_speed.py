@@ -47,29 +47,29 @@ def measure_resampling(
     candidate = ArmLosses(loss_SN=loss_SN, is_deterministic=False)
     reference = ArmLosses(loss_SN=np.zeros((1, num_rows)), is_deterministic=True)
     fold_N = np.zeros(num_rows, np.int64)
-    length = shortest_block(num_rows, 1)
+    block_length = shortest_block(num_rows, 1)
 
-    started = time.perf_counter()
-    own_R = resampled_gains(
-        candidate, reference, fold_N, block_length=length, resamples=num_resamples, rng=rng
+    start_s = time.perf_counter()
+    own_gain_R = resampled_gains(
+        candidate, reference, fold_N, block_length=block_length, resamples=num_resamples, rng=rng
     )
-    own_seconds = time.perf_counter() - started
+    own_seconds = time.perf_counter() - start_s
 
     loss_NS = np.ascontiguousarray(loss_SN.T)
-    blocks = CircularBlockBootstrap(length, loss_NS, seed=rng)
-    arch_R = np.empty(num_resamples)
-    started = time.perf_counter()
-    for i, (samples, _) in enumerate(blocks.bootstrap(num_resamples)):
+    bootstrap = CircularBlockBootstrap(block_length, loss_NS, seed=rng)
+    arch_gain_R = np.empty(num_resamples)
+    start_s = time.perf_counter()
+    for i, (samples, _) in enumerate(bootstrap.bootstrap(num_resamples)):
         sample_NS = np.asarray(samples[0])
-        arch_R[i] = -sample_NS.mean(axis=0)[rng.integers(num_seeds, size=num_seeds)].mean()
-    arch_seconds = time.perf_counter() - started
+        arch_gain_R[i] = -sample_NS.mean(axis=0)[rng.integers(num_seeds, size=num_seeds)].mean()
+    arch_seconds = time.perf_counter() - start_s
     return ResamplingSpeed(
         num_seeds=num_seeds,
         num_rows=num_rows,
         num_resamples=num_resamples,
-        block_length=length,
+        block_length=block_length,
         own_seconds=own_seconds,
         arch_seconds=arch_seconds,
-        own_gain_sd=float(own_R.std()),
-        arch_gain_sd=float(arch_R.std()),
+        own_gain_sd=float(own_gain_R.std()),
+        arch_gain_sd=float(arch_gain_R.std()),
     )

@@ -120,7 +120,7 @@ class GateScenario(Record):
     def draw_candidate(self, rng: np.random.Generator, mean_N: NDArray[np.float64]) -> LossTable:
         """Return the losses (S, N) of a candidate whose expected loss on each row is ``mean_N``."""
         loss_SN = mean_N + self._draw_seed_effects(rng)
-        return self._table(loss_SN, "candidate", seeds=tuple(range(self.num_seeds)))
+        return self._loss_table(loss_SN, "candidate", seeds=tuple(range(self.num_seeds)))
 
     def draw_reference(self, rng: np.random.Generator, mean_N: NDArray[np.float64]) -> LossTable:
         """Return the losses of the reference, whose expected loss on each row is ``mean_N``.
@@ -128,9 +128,9 @@ class GateScenario(Record):
         Their shape is (S, N), or (1, N) if the reference has no seeds.
         """
         if self.has_deterministic_reference:
-            return self._table(mean_N[None], "reference", seeds=())
+            return self._loss_table(mean_N[None], "reference", seeds=())
         loss_SN = mean_N + self._draw_seed_effects(rng)
-        return self._table(loss_SN, "reference", seeds=tuple(range(self.num_seeds)))
+        return self._loss_table(loss_SN, "reference", seeds=tuple(range(self.num_seeds)))
 
     def _draw_seed_effects(self, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return the effect of each seed, with its noise on each row (S, N) [loss units]."""
@@ -147,7 +147,7 @@ class GateScenario(Record):
         time_effect_K: NDArray[np.float64] = _TIME_EFFECT_SD * lfilter(window, [1.0], ar_K)
         return time_effect_K
 
-    def _table(
+    def _loss_table(
         self, loss_SN: NDArray[np.float64], subject: str, *, seeds: tuple[int, ...]
     ) -> LossTable:
         return LossTable(
@@ -160,11 +160,11 @@ class GateScenario(Record):
         )
 
 
-def _draw_shocks(rng: np.random.Generator, count: int, tails: Tails) -> NDArray[np.float64]:
+def _draw_shocks(rng: np.random.Generator, num_shocks: int, tails: Tails) -> NDArray[np.float64]:
     """Return uncorrelated shocks (K,) of variance 1."""
     if tails == "t3":
-        return rng.standard_t(3, size=count) / math.sqrt(3.0)
-    shock_K = rng.normal(size=count)
+        return rng.standard_t(3, size=num_shocks) / math.sqrt(3.0)
+    shock_K = rng.normal(size=num_shocks)
     if tails == "clustered":
         variance = 1.0
         # In GARCH(1, 1), the variance of a value depends on the previous value.

@@ -43,9 +43,11 @@ class HealthyRun(Protocol):
 class PlantedScore(Record):
     """Rates of a detector. A rate is None if there were no runs of its kind."""
 
-    caught: Rate | None = Field(description="Share of the runs with a fault that was caught.")
+    caught: Rate | None = Field(
+        description="Share of the faulty runs in which the fault was caught."
+    )
     first: Rate | None = Field(
-        description="Share of the runs with a fault whose fault was reported first."
+        description="Share of the faulty runs in which the fault was reported first."
     )
     false_errors: Rate | None = Field(description="Share of the healthy runs with an error.")
     false_warnings: Rate | None = Field(description="Share of the healthy runs with a warning.")

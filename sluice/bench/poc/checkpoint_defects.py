@@ -1,7 +1,7 @@
 """Save and load functions with a defect, for the checkpoint validator.
 
 The training is an ordinary script on the iris data, with batches in a fixed order, dropout, AdamW
-and a schedule. Each subclass loses a part of its state.
+and a schedule. Each subclass of ``TrainingScript`` loses a part of the state.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ class TrainingScript:
         )
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 100)
-        self.position = 0
+        self.num_steps_done = 0
 
     def step(self) -> Tensor:
         """Train on the next batch."""
         self.model.train()
-        rows = (torch.arange(_BATCH_ROWS) * 7 + self.position) % len(self.x)
-        self.position += 1
+        rows = (torch.arange(_BATCH_ROWS) * 7 + self.num_steps_done) % len(self.x)
+        self.num_steps_done += 1
         loss = nn.functional.cross_entropy(self.model(self.x[rows]), self.y[rows])
         self.optimizer.zero_grad()
         loss.backward()
@@ -51,7 +51,7 @@ class TrainingScript:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
-            "position": self.position,
+            "num_steps_done": self.num_steps_done,
             "random": torch.get_rng_state(),
         }
 
@@ -60,7 +60,7 @@ class TrainingScript:
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.schedule.load_state_dict(content["schedule"])
-        self.position = content["position"]
+        self.num_steps_done = content["num_steps_done"]
         torch.set_rng_state(content["random"])
 
     def save(self, path: Path) -> None:
@@ -84,7 +84,7 @@ class TrainingScript:
 
 
 class KeysWithWrapperPrefix(TrainingScript):
-    """Saves the keys of a DataParallel wrapper and loads them with strict=False: none matches."""
+    """Saves the keys of a DataParallel wrapper and loads them with strict=False: no key matches."""
 
     def make_content(self) -> dict[str, Any]:
         """Return the content with 'module.' before each name of the model."""

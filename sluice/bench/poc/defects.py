@@ -1,4 +1,4 @@
-"""All planted defects. The named check must find each of them, with the right cause and fix."""
+"""All planted defects. Each of them names the check that must be the first to report it."""
 
 from sluice.bench.poc.planted import Defect
 from sluice.bench.poc.planted_data_defects import DATA_DEFECTS

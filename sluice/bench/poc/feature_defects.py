@@ -169,12 +169,12 @@ class UnseenCategories(Diabetes):
     """
 
     scale_inputs = False
-    num_known: ClassVar[int] = 280
+    num_known_patients: ClassVar[int] = 280
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return numbers (N, 1) and targets."""
         examples = super().examples(frame, rows)
-        number_N = np.where(examples.rows < self.num_known, examples.rows + 1, 0)
+        number_N = np.where(examples.rows < self.num_known_patients, examples.rows + 1, 0)
         return Examples(
             x=torch.from_numpy(number_N)[:, None], y=examples.targets, rows=examples.rows
         )

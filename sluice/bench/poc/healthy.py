@@ -1,4 +1,4 @@
-"""All healthy set-ups. Each of them learns, so none may fail.
+"""All healthy set-ups. Each of them learns, so the POC gate must not fail for any of them.
 
 They combine workloads, architectures, settings and seeds. Some are so unusual that simple rules
 would report them.
@@ -31,19 +31,19 @@ def _all_setups() -> Iterator[HealthySetup]:
 
 
 def _table_setups() -> Iterator[HealthySetup]:
-    tables: tuple[type[Workload], ...] = (
+    table_workloads: tuple[type[Workload], ...] = (
         workloads.Diabetes,
         workloads.Cancer,
         workloads.Wine,
         workloads.Iris,
     )
     networks = ("linear", "networks:Mlp", "networks:NormMlp", "networks:BatchNormMlp")
-    for table_index, table in enumerate(tables):
+    for workload_index, workload in enumerate(table_workloads):
         for index, name in enumerate(networks):
-            seed = table_index + index
-            yield _make_setup(table, network(name), seed=seed)
-        yield _make_setup(table, network("networks:TanhMlp", dropout=0.5), seed=7)
-        yield _make_setup(table, network("networks:DeepMlp"), seed=8)
+            seed = workload_index + index
+            yield _make_setup(workload, network(name), seed=seed)
+        yield _make_setup(workload, network("networks:TanhMlp", dropout=0.5), seed=7)
+        yield _make_setup(workload, network("networks:DeepMlp"), seed=8)
 
 
 def _bar_setups() -> Iterator[HealthySetup]:
@@ -83,16 +83,16 @@ def _digit_setups() -> Iterator[HealthySetup]:
 
 def _unusual_setups() -> Iterator[HealthySetup]:
     mlp = network("networks:Mlp")
-    for seed, table in enumerate(
+    for seed, workload in enumerate(
         (healthy_workloads.DeclaredFreezeDiabetes, healthy_workloads.DeclaredFreezeWine)
     ):
-        yield _make_setup(table, network("networks:FrozenEncoder"), seed=seed)
-        yield _make_setup(table, network("networks:Lora"), seed=seed, note="LoRA with B = 0")
+        yield _make_setup(workload, network("networks:FrozenEncoder"), seed=seed)
+        yield _make_setup(workload, network("networks:Lora"), seed=seed, note="LoRA with B = 0")
     for seed, name in enumerate(("ZeroGatedResidual", "ZeroHead", "SparseMlp", "Experts")):
         model = network(f"networks:{name}", hidden=128 if name == "SparseMlp" else 32)
         yield _make_setup(workloads.Cancer, model, seed=seed)
         yield _make_setup(workloads.Diabetes, model, seed=seed)
-    for seed, table in enumerate(
+    for seed, workload in enumerate(
         (
             healthy_workloads.NegativeTarget,
             healthy_workloads.GaussianLikelihood,
@@ -105,7 +105,7 @@ def _unusual_setups() -> Iterator[HealthySetup]:
             healthy_workloads.WeightedClasses,
         )
     ):
-        yield _make_setup(table, mlp, seed=seed)
+        yield _make_setup(workload, mlp, seed=seed)
     yield _make_setup(healthy_workloads.RareLabel, mlp, seed=0, note="labels 2 % / 98 %")
     flat_output_mlp = network("networks:MlpWithoutOutputAxis")
     yield _make_setup(healthy_workloads.FlatTarget, flat_output_mlp, seed=0, note="targets (N,)")
@@ -123,28 +123,28 @@ def _unusual_setups() -> Iterator[HealthySetup]:
     yield _make_setup(
         healthy_workloads.RawPixels, network("networks:InputNormConvNet", hidden=8), seed=0
     )
-    for rate in (1e-4, 2e-2):
+    for learning_rate in (1e-4, 2e-2):
         yield _make_setup(
             workloads.Diabetes,
             mlp,
             seed=1,
-            training=with_learning_rate(rate),
-            note=f"learning rate {rate:g}",
+            training=with_learning_rate(learning_rate),
+            note=f"learning rate {learning_rate:g}",
         )
         yield _make_setup(
             workloads.Wine,
             mlp,
             seed=1,
-            training=with_learning_rate(rate),
-            note=f"learning rate {rate:g}",
+            training=with_learning_rate(learning_rate),
+            note=f"learning rate {learning_rate:g}",
         )
         gru = network("gru", hidden=16)
         yield _make_setup(
             workloads.ShortBars,
             gru,
             seed=1,
-            training=with_learning_rate(rate),
-            note=f"learning rate {rate:g}",
+            training=with_learning_rate(learning_rate),
+            note=f"learning rate {learning_rate:g}",
         )
     long_warmup = TRAINING.model_copy(update={"warmup_share": 0.3})
     yield _make_setup(workloads.Diabetes, mlp, seed=2, training=long_warmup, note="long warmup")
@@ -163,11 +163,11 @@ def _make_setup(
     settings: dict[str, object] | None = None,
 ) -> HealthySetup:
     architecture = model.architecture.rpartition(":")[2]
-    parts = [workload.__name__, architecture]
-    parts += [f"dropout {model.dropout:g}"] if model.dropout else []
-    parts += [note] if note else []
+    name_parts = [workload.__name__, architecture]
+    name_parts += [f"dropout {model.dropout:g}"] if model.dropout else []
+    name_parts += [note] if note else []
     return HealthySetup(
-        name=f"{', '.join(parts)}, seed {seed}",
+        name=f"{', '.join(name_parts)}, seed {seed}",
         setup=PocSetup(
             workload=workload,
             settings=settings or {},

@@ -94,7 +94,7 @@ class FittedRanks(Diabetes):
 
 
 class FlatTarget(Diabetes):
-    """Targets of shape (N,), which the model standardises like those of shape (N, 1)."""
+    """Targets of shape (N,), which the model standardises like targets of shape (N, 1)."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return windows (N, 1, D) and targets (N,)."""

@@ -159,7 +159,7 @@ class Experts(nn.Module):
 
 
 class Attention(nn.Module):
-    """One transformer layer with learned positions, then the mean over the sequence."""
+    """One transformer layer with learned position embeddings, then the mean over the sequence."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
@@ -225,8 +225,8 @@ class TokenMean(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O) for tokens (B, L)."""
-        pair = x + NUM_TOKENS * torch.arange(x.shape[1])
-        output: Tensor = self.head(self.norm(self.embedding(pair).mean(dim=1)))
+        pair_ids = x + NUM_TOKENS * torch.arange(x.shape[1])
+        output: Tensor = self.head(self.norm(self.embedding(pair_ids).mean(dim=1)))
         return output
 
 

@@ -9,7 +9,7 @@ from sluice.bench.poc.setup import PocSetup
 from sluice.findings.check_outcome import CheckOutcome, Outcome
 
 RunMode = Literal["this process", "child process", "unwritable folder"]
-"""How the gate runs. With an unwritable folder, it runs in this process."""
+"""How the POC gate runs. With an unwritable folder, it runs in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class PlantedDefect:
     check: str
     """Name of the check that must be the first to report the defect."""
     summary_texts: tuple[str, ...]
-    """Texts that the summary of the check must contain, ignoring case, such as a column."""
+    """Texts that the summary of the check must contain, ignoring case, such as a column name."""
     advice_text: str
     """Text that the cause or the fix of the check must contain, ignoring case."""
     setup: PocSetup

@@ -46,5 +46,5 @@ def with_learning_rate(learning_rate: float) -> TrainSettings:
 
 
 def with_time_limits(**limits: TimeLimit) -> PocSettings:
-    """Return gate settings with other time limits, given by field of ``TimeLimits``."""
+    """Return settings of the POC gate with other time limits, given by field of ``TimeLimits``."""
     return POC.model_copy(update={"times": POC.times.model_copy(update=limits)})

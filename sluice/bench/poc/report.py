@@ -1,4 +1,4 @@
-"""Output of the gate's benchmark: one line per run, then the totals."""
+"""Output of the benchmark of the POC gate: one line per run, then the totals."""
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,7 +11,7 @@ from sluice.bench.poc.result import DefectResult, HealthyResult, PocBenchmarkRep
 
 
 def defect_line(result: DefectResult) -> Text:
-    """Return one line about a planted defect, with any difference to the expected result."""
+    """Return one line about a planted defect, with the difference if it was not caught."""
     if result.is_caught:
         return result_line(
             "caught", "green", f"{result.name}: {result.check}", seconds=result.seconds

@@ -1,4 +1,4 @@
-"""Results of the gate for planted defects and healthy set-ups, and the rates over all of them."""
+"""Results of the POC gate for planted defects and healthy set-ups, and the rates over all."""
 
 from typing import Literal
 
@@ -13,15 +13,17 @@ Verdict = Literal["caught", "missed", "other check", "wrong response"]
 
 
 class DefectResult(Record):
-    """Result of the gate for one planted defect."""
+    """Result of the POC gate, or of a validator, for one planted defect."""
 
     name: str
     check: str = Field(description="Name of the check that must be the first to report the defect.")
     verdict: Verdict
     first_check: str = Field(
-        description="Name of the check that was the first to report a problem; empty for none."
+        description="Name of the first check that reported a problem; empty if no check did."
     )
-    outcome: Outcome = Field(description="Outcome of this first check; 'pass' for none.")
+    outcome: Outcome = Field(
+        description="Outcome of the first check that reported a problem; 'pass' if no check did."
+    )
     summary: str
     cause: str
     fix: str
@@ -42,7 +44,7 @@ class DefectResult(Record):
 
 
 class HealthyResult(Record):
-    """Result of the gate for one healthy set-up."""
+    """Result of the POC gate for one healthy set-up."""
 
     name: str
     objections: tuple[str, ...] = Field(

@@ -100,7 +100,7 @@ class ShuffledLabels(Digits):
     """Images were sorted, labels were not."""
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the images with the labels of others."""
+        """Return the images with the labels of other images."""
         rows = super().load_rows()
         labels = rows["digit"].sample(frac=1, random_state=1).to_numpy()
         return rows.assign(digit=labels)
@@ -110,10 +110,10 @@ class ShuffledTargets(Diabetes):
     """Targets were joined by position to rows in another order."""
 
     def load_rows(self) -> pd.DataFrame:
-        """Return patients with the progression of others."""
+        """Return the patients with the progression of other patients."""
         rows = super().load_rows()
-        others = rows["progression"].sample(frac=1, random_state=1).to_numpy()
-        return rows.assign(progression=others)
+        shuffled_targets = rows["progression"].sample(frac=1, random_state=1).to_numpy()
+        return rows.assign(progression=shuffled_targets)
 
 
 class UnitChanges(Diabetes):

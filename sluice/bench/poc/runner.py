@@ -52,16 +52,16 @@ def run_healthy(
 def run_defect(defect: Defect, folder: Path) -> DefectResult:
     """Run one planted defect; its checks write to ``folder``."""
     if isinstance(defect, ValidatorDefect):
-        return judge_defect(defect, (_run_validator(defect, folder),))
-    return judge_defect(defect, _run_gate(defect, folder).results)
+        return compare_with_expected(defect, (_run_validator(defect, folder),))
+    return compare_with_expected(defect, _run_gate(defect, folder).results)
 
 
 def run_healthy_setup(healthy: HealthySetup, folder: Path) -> HealthyResult:
     """Run one healthy set-up; its checks write to ``folder``."""
-    return judge_healthy(healthy.name, healthy.setup.run(folder))
+    return summarize_healthy(healthy.name, healthy.setup.run(folder))
 
 
-def judge_healthy(name: str, report: GateReport) -> HealthyResult:
+def summarize_healthy(name: str, report: GateReport) -> HealthyResult:
     """Return the result of a healthy set-up.
 
     Skipped checks and checks with insufficient data count as objections, too.
@@ -78,10 +78,10 @@ def judge_healthy(name: str, report: GateReport) -> HealthyResult:
     )
 
 
-def judge_defect(defect: Defect, results: tuple[CheckResult, ...]) -> DefectResult:
+def compare_with_expected(defect: Defect, results: tuple[CheckResult, ...]) -> DefectResult:
     """Compare the results of all checks with the expected result of the named check.
 
-    The first check that failed, or had insufficient data, must be the named one. If a warning is
+    The first check that failed, or had insufficient data, must be the named check. If a warning is
     expected, no check may fail, and the named check must warn.
     """
     objections = [result for result in results if result.outcome in ("fail", "insufficient")]
@@ -131,18 +131,18 @@ def _run_gate(defect: PlantedDefect, folder: Path) -> GateReport:
         case "child process":
             return defect.setup.run_in_child(folder)
         case "unwritable folder":
-            # A device in place of the folder, because permissions do not stop the superuser.
+            # A device file replaces the folder, because permissions do not stop the superuser.
             return defect.setup.run(Path(os.devnull))
 
 
 def _run_validator(defect: ValidatorDefect, folder: Path) -> CheckResult:
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     outcome = defect.validate(folder)
     return CheckResult.of(
         outcome,
         name=defect.check,
         check_id=defect.check_id,
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - start_s,
         limit=_NO_LIMIT,
     )
 

@@ -56,7 +56,7 @@ class PocSetup:
         return run_gate(inputs, level="full")
 
     def run_in_child(self, folder: Path) -> GateReport:
-        """Run the full gate in a child process, because the defect may hang or crash it."""
+        """Run the full gate in a child process, which the defect may block or crash."""
         target = WorkloadTarget(
             path=f"{self.workload.__module__}:{self.workload.__qualname__}",
             settings=json.dumps(dict(self.settings)),

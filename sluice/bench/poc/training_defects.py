@@ -56,7 +56,7 @@ class DetachedLoss(Diabetes):
 
 
 class HeadNotInGroups(DigitImages):
-    """Selects parameters by name and omits those of the head."""
+    """Selects parameters by name and omits the parameters of the head."""
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
         """Return one group, with the parameters of the body."""

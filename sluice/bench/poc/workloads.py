@@ -21,7 +21,7 @@ _NUM_BARS = 1000
 
 
 class TableSettings(WorkloadSettings):
-    """Settings with one fold, because the gate uses only the first fold."""
+    """Settings with one fold, because the POC gate uses only the first fold."""
 
     folds: FoldSettings = _FOLDS
 

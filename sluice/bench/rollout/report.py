@@ -14,7 +14,13 @@ from sluice.bench.rollout.simulation import RolloutMeasurement
 def rollout_table(measurements: Sequence[RolloutMeasurement]) -> Table:
     """Return the table of the measurements, with their targets in parentheses."""
     table = Table(box=box.SIMPLE_HEAD, title="Rollouts, assessed every 2 s", title_justify="left")
-    for name in ("", "median [s]", "p90 [s]", "rolled back [%]", "false rollbacks by z-test [%]"):
+    for name in (
+        "",
+        "median delay [s]",
+        "p90 delay [s]",
+        "rolled back [%]",
+        "false rollbacks by z-test [%]",
+    ):
         table.add_column(escape(name), justify="right" if name else "left", no_wrap=not name)
     for measurement in measurements:
         style = "" if measurement.reaches_targets else "bold red"

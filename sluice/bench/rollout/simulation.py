@@ -25,7 +25,7 @@ _CHUNK_ROLLOUTS = 20
 """Number of rollouts per task of a worker process."""
 
 _NEVER_S = float("inf")
-"""Time of the rollback of a rollout that is not rolled back [s]."""
+"""Stored as the time of the rollback if a rollout is not rolled back [s]."""
 
 _Outcome = tuple[float, bool]
 """Time of the rollback [s], and whether a z-test would have rolled back falsely."""
@@ -45,7 +45,7 @@ class RolloutScenario:
     """Target: maximum median delay from the harm to the rollback [s]."""
 
     max_p90_s: float | None = None
-    """Target: maximum 90th percentile of this delay [s]."""
+    """Target: maximum 90th percentile of the delay from the harm to the rollback [s]."""
 
     max_rollback_rate: float | None = None
     """Target: maximum share of rollouts that are rolled back without harm."""
@@ -66,10 +66,11 @@ class RolloutMeasurement(Record):
     median_s: float | None = Field(
         description="Median delay from the harm to the rollback [s]; infinite if most rollouts are "
         "not rolled back. Rollbacks before the harm are left out. None without harm, or if every "
-        "rollback came before it."
+        "rollout was rolled back before the harm."
     )
     p90_s: float | None = Field(
-        description="90th percentile of the same delay [s]; None if ``median_s`` is None."
+        description="90th percentile of the delay from the harm to the rollback [s]; None if "
+        "``median_s`` is None."
     )
     num_false_naive: int = Field(
         description="Number of false rollbacks of a naive method: rollouts that a z-test at every "
@@ -121,7 +122,9 @@ def measure_rollouts(
         for start in range(0, num_rollouts, _CHUNK_ROLLOUTS)
     ]
     outcomes: list[_Outcome] = []
-    for (scenario, *_), chunk_outcomes in zip(chunks, _run(chunks, num_processes), strict=True):
+    for (scenario, *_), chunk_outcomes in zip(
+        chunks, _run_chunks(chunks, num_processes), strict=True
+    ):
         outcomes += chunk_outcomes
         if len(outcomes) == num_rollouts:
             yield _summarize(scenario, outcomes)
@@ -213,10 +216,10 @@ def _simulate_chunk(
     ]
 
 
-def _run(
+def _run_chunks(
     chunks: Sequence[tuple[RolloutScenario, int, tuple[int, ...]]], num_processes: int
 ) -> Iterator[list[_Outcome]]:
-    """Yield the outcomes of each chunk, in order. One process means this one, without a pool."""
+    """Yield the outcomes of each chunk, in order. With one process, this process computes them."""
     if num_processes == 1:
         yield from (_simulate_chunk(*chunk) for chunk in chunks)
         return

@@ -18,8 +18,8 @@ _P95 = 1.6448536269514722
 class Traffic:
     """Requests of both arms, and the harm that the challenger does from ``harm_at_s`` on.
 
-    Response times are lognormal. A random effect that both arms share, such as varying load, may
-    shift the log of the response time and the log of the error rate. It is an AR(1) process.
+    Response times are lognormal. Both arms may share a random effect, such as varying load. This
+    effect shifts the log of the response time and of the error rate. It is an AR(1) process.
     """
 
     requests_per_s: float = 100.0
@@ -28,8 +28,8 @@ class Traffic:
     error_rate: float = 0.01
     """Mean share of failed requests without harm."""
 
-    timeout_sd: float = 3.0
-    """Log response time above which a response is a timeout, relative to the mean [standard
+    timeout_threshold_sd: float = 3.0
+    """A response is a timeout if its log response time exceeds the mean by more than this [standard
     deviations]."""
 
     error_factor: float = 1.0
@@ -37,19 +37,19 @@ class Traffic:
 
     slow_response_factor: float = 1.0
     """Factor by which the harm multiplies the challenger's share of slow responses. A response is
-    slow if it takes longer than the 95th percentile without the shared effect."""
+    slow if it takes longer than the 95th percentile of responses without the shared effect."""
 
     harm_at_s: float = 0.0
     """Time after the start at which the harm begins [s]; infinity for no harm."""
 
     shared_effect_sd: float = 0.0
-    """Standard deviation of the shared effect. The effect is added to the log error rate. It is
-    also added to the log response time, in units of the standard deviation of that time."""
+    """Standard deviation of the shared effect. The effect is added to the log error rate and to the
+    standardised log response time."""
 
     shared_effect_decay_s: float = 60.0
     """Time in which the autocorrelation of the shared effect decreases to 1/e [s]."""
 
-    assessment_s: float = 2.0
+    assessment_interval_s: float = 2.0
     """Time between two assessments [s]."""
 
 
@@ -80,16 +80,18 @@ class TrafficSimulator:
         self._step_start = self.now
 
     def next_counts(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
-        """Advance to the next assessment, and return the counts of the current step up to it."""
+        """Advance to the next assessment, and return the counts of the current step so far."""
         traffic, rng = self._traffic, self._rng
-        self.now += timedelta(seconds=traffic.assessment_s)
+        self.now += timedelta(seconds=traffic.assessment_interval_s)
         if traffic.shared_effect_sd:
-            autocorrelation = math.exp(-traffic.assessment_s / traffic.shared_effect_decay_s)
+            autocorrelation = math.exp(
+                -traffic.assessment_interval_s / traffic.shared_effect_decay_s
+            )
             innovation_sd = traffic.shared_effect_sd * math.sqrt(1 - autocorrelation**2)
             self._shared_effect = autocorrelation * self._shared_effect + float(
                 rng.normal(scale=innovation_sd)
             )
-        num_requests = int(rng.poisson(traffic.requests_per_s * traffic.assessment_s))
+        num_requests = int(rng.poisson(traffic.requests_per_s * traffic.assessment_interval_s))
         challenger_requests = int(rng.binomial(num_requests, step.share))
         production_requests = num_requests - challenger_requests
         if step.is_shadowed:
@@ -111,7 +113,7 @@ class TrafficSimulator:
         )
 
     def _add_requests(
-        self, counts_before: ArmCounts, requests: int, *, is_harmful: bool
+        self, counts_before: ArmCounts, num_requests: int, *, is_harmful: bool
     ) -> ArmCounts:
         traffic, rng = self._traffic, self._rng
         # The mean of this factor is 1, so that ``error_rate`` remains the mean error rate.
@@ -120,12 +122,14 @@ class TrafficSimulator:
             "errors": traffic.error_rate
             * shared_factor
             * (traffic.error_factor if is_harmful else 1.0),
-            "timeouts": upper_tail_probability(traffic.timeout_sd - self._shared_effect),
+            "timeouts": upper_tail_probability(traffic.timeout_threshold_sd - self._shared_effect),
             "slower": upper_tail_probability(_P95 - self._shared_effect)
             * (traffic.slow_response_factor if is_harmful else 1.0),
         }
-        counts = {name: int(rng.binomial(requests, min(1.0, rate))) for name, rate in rates.items()}
+        counts = {
+            name: int(rng.binomial(num_requests, min(1.0, rate))) for name, rate in rates.items()
+        }
         return ArmCounts(
-            requests=counts_before.requests + requests,
+            requests=counts_before.requests + num_requests,
             **{name: getattr(counts_before, name) + count for name, count in counts.items()},
         )

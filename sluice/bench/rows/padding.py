@@ -26,12 +26,12 @@ class PaddingSpeed(Record):
         description="Speed with documents padded to 1,024 tokens, in the fastest epoch [tokens/s]."
     )
     longest_tokens_per_s: float = Field(
-        description="Speed with documents padded to the longest one of the batch, in the fastest "
-        "epoch [tokens/s]."
+        description="Speed with documents padded to the longest document of the batch, in the "
+        "fastest epoch [tokens/s]."
     )
     bucketed_tokens_per_s: float = Field(
-        description="Speed with batches of documents of similar length, padded to the longest one "
-        "of the batch, in the fastest epoch [tokens/s]."
+        description="Speed if the documents of a batch have similar lengths and are padded to the "
+        "longest document of the batch, in the fastest epoch [tokens/s]."
     )
     longest_ratio: float = Field(
         description="``longest_tokens_per_s`` divided by ``max_len_tokens_per_s``."
@@ -63,20 +63,20 @@ def measure_padding(*, num_batches: int, num_rounds: int, seed: int, folder: Pat
     shuffled_batches = list(shuffled_plan.batches(1))
     bucketed_batches = list(bucketed_plan.batches(1))
     train_step = _make_training_step(seed)
-    kinds = {
+    variants = {
         "max_len": (padded_to_max, shuffled_batches),
         "longest": (padded_to_longest, shuffled_batches),
         "bucketed": (padded_to_longest, bucketed_batches),
     }
-    speeds: dict[str, list[float]] = {name: [] for name in kinds}
-    for number in range(num_rounds + 1):
-        for name, (source, batches) in kinds.items():
-            started = time.perf_counter()
+    speeds: dict[str, list[float]] = {name: [] for name in variants}
+    for round_number in range(num_rounds + 1):
+        for name, (source, batches) in variants.items():
+            start_s = time.perf_counter()
             for rows in batches:
                 batch = source[rows]
                 train_step(batch["ids"], batch["mask"])
-            if number:  # the first round fills the caches
-                speeds[name].append(num_tokens / (time.perf_counter() - started))
+            if round_number:  # the first round only fills the caches
+                speeds[name].append(num_tokens / (time.perf_counter() - start_s))
     best_speeds = {name: max(round_speeds) for name, round_speeds in speeds.items()}
     return PaddingSpeed(
         max_len_tokens_per_s=best_speeds["max_len"],
@@ -88,7 +88,7 @@ def measure_padding(*, num_batches: int, num_rounds: int, seed: int, folder: Pat
 
 
 def _make_training_step(seed: int) -> Callable[[Tensor, Tensor], None]:
-    """Return a function that trains a small classifier on a batch; longer padding costs more."""
+    """Return a function that trains a small classifier on a batch, padding tokens included."""
     torch.manual_seed(seed)
     network = nn.ModuleList([nn.Embedding(_VOCAB_SIZE, 32), nn.Linear(32, 64), nn.Linear(64, 2)])
     embedding, hidden, head = network

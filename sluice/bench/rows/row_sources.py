@@ -44,7 +44,7 @@ class SourceSpeed(Record):
     baseline_rows_per_s: float = Field(
         description="Speed of the baseline in its fastest round [rows/s]."
     )
-    ratio: float = Field(description="Speed of the source divided by that of the baseline.")
+    ratio: float = Field(description="Speed of the source divided by the speed of the baseline.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,14 @@ def _measure(comparison: _Comparison, num_rounds: int, seed: int) -> SourceSpeed
         "baseline": comparison.read_baseline,
     }
     seconds: dict[str, list[float]] = {name: [] for name in readers}
-    for number in range(num_rounds + 1):
-        for name in readers if number % 2 else reversed(readers):
+    for round_number in range(num_rounds + 1):
+        for name in readers if round_number % 2 else reversed(readers):
             read = readers[name]
-            started = time.perf_counter()
+            run_start_s = time.perf_counter()
             for rows in batches:
                 read(rows)
-            if number:  # the first round fills the caches
-                seconds[name].append(time.perf_counter() - started)
+            if round_number:  # the first round only fills the caches
+                seconds[name].append(time.perf_counter() - run_start_s)
     return SourceSpeed(
         source=comparison.source_name,
         baseline=comparison.baseline_name,
@@ -123,7 +123,7 @@ def _require_same_values(comparison: _Comparison, rows: Tensor) -> None:
         raise ContractError(
             f"{comparison.source_name} and '{comparison.baseline_name}' must return the same "
             "values.",
-            fix="Report this as a bug: one of them reads other rows.",
+            fix="The source or the baseline reads other rows. Report this as a bug.",
         )
 
 
@@ -167,10 +167,12 @@ def _compare_documents(
 def _compare_blocks(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[_Comparison]:
     tokens = rng.integers(0, _VOCAB_SIZE, num_rows * 16).astype(np.uint16)
     np.save(folder / "tokens.npy", tokens)
-    mapped = np.load(folder / "tokens.npy", mmap_mode="r")
+    mapped_tokens = np.load(folder / "tokens.npy", mmap_mode="r")
 
     def stack(rows: Tensor) -> ModelInput:
-        blocks = [mapped[256 * row : 256 * row + 256].astype(np.int64) for row in rows.tolist()]
+        blocks = [
+            mapped_tokens[256 * row : 256 * row + 256].astype(np.int64) for row in rows.tolist()
+        ]
         return torch.stack([torch.from_numpy(block) for block in blocks])
 
     yield _Comparison(
@@ -247,13 +249,13 @@ def _compare_records(
     )
 
 
-def make_documents(count: int, rng: np.random.Generator) -> list[Any]:
+def make_documents(num_documents: int, rng: np.random.Generator) -> list[Any]:
     """Return random token ids of documents whose lengths are log-normal, as is typical of texts.
 
     The median length is 32 tokens. Lengths are clipped to 4 to 1,024 tokens, and the first document
     has 1,024 tokens.
     """
-    lengths = np.exp(rng.normal(np.log(32), 0.9, count)).astype(np.int64).clip(4, 1_024)
+    lengths = np.exp(rng.normal(np.log(32), 0.9, num_documents)).astype(np.int64).clip(4, 1_024)
     lengths[0] = 1_024
     return [rng.integers(1, _VOCAB_SIZE, length) for length in lengths]
 
@@ -261,13 +263,13 @@ def make_documents(count: int, rng: np.random.Generator) -> list[Any]:
 def measure_feistel(*, num_rows: int, seed: int, repeats: int) -> float:
     """Return the speed of ``FeistelOrder``, which shuffles without an index array [rows/s].
 
-    The fastest of ``repeats`` short runs is reported, because other programs disturb it least.
+    The fastest of ``repeats`` short runs is reported, because other programs delay it least.
     """
     order, run_rows = FeistelOrder(num_rows, seed=seed), 2**16
     starts = [random.Random(seed + n).randrange(num_rows - run_rows) for n in range(repeats)]
     seconds = []
     for start in starts:
-        started = time.perf_counter()
+        run_start_s = time.perf_counter()
         order.part(start, start + run_rows)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.perf_counter() - run_start_s)
     return run_rows / min(seconds)

@@ -76,7 +76,7 @@ class _ShapeWorkload(ImageFolderWorkload):
 
 
 class _BigramModel(torch.nn.Embedding):
-    """Language model that sees only the previous token. It is cheap, so reading dominates."""
+    """Language model that uses only the previous token. It is cheap, so reading dominates."""
 
     def __init__(self, num_features: int, num_outputs: int, _: ModelSettings) -> None:
         super().__init__(num_features, num_outputs)
@@ -105,11 +105,11 @@ def measure_memory(*, quick: bool, folder: Path) -> Iterator[TrainingMemory]:
 
 
 def _measure(name: str, path: Path, run: Callable[[], int]) -> TrainingMemory:
-    # A spawned process does not inherit the memory of this one.
+    # A spawned process does not inherit the memory of this process.
     context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
     process = context.Process(target=_put_result, args=(run, queue))
-    began, peak_bytes = time.perf_counter(), 0
+    start_s, peak_bytes = time.perf_counter(), 0
     process.start()
     assert process.pid is not None
     while process.is_alive():
@@ -126,7 +126,7 @@ def _measure(name: str, path: Path, run: Callable[[], int]) -> TrainingMemory:
         size_mib=sum(file.stat().st_size for file in files) / _MIB,
         num_examples=queue.get(),
         peak_mib=peak_bytes / _MIB,
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - start_s,
     )
 
 
@@ -160,8 +160,8 @@ def _write_tokens(file: Path, num_tokens: int) -> None:
     with open(file, "xb") as stream:
         writer = NpyWriter(stream, np.uint16)
         for start in range(0, num_tokens, _CHUNK_TOKENS):
-            count = min(_CHUNK_TOKENS, num_tokens - start)
-            writer.append(rng.integers(0, _VOCAB_SIZE, count, dtype=np.uint16))
+            chunk_tokens = min(_CHUNK_TOKENS, num_tokens - start)
+            writer.append(rng.integers(0, _VOCAB_SIZE, chunk_tokens, dtype=np.uint16))
         writer.finish()
 
 
@@ -170,8 +170,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a twentieth of the data")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
-        for measurement in measure_memory(quick=arguments.quick, folder=Path(name)):
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
+        for measurement in measure_memory(quick=arguments.quick, folder=Path(folder)):
             print(
                 f"{measurement.data}: {measurement.num_examples:,} examples, "
                 f"{measurement.size_mib:,.0f} MiB of files, peak {measurement.peak_mib:,.0f} MiB "

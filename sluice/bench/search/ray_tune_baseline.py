@@ -81,7 +81,7 @@ def run_tuner_baseline(
         raise SearchFailed(
             f"{results.num_errors} of {len(trial_values)} trials of the baseline study failed: "
             f"{results.errors[0]}",
-            fix="Correct the error of the first one.",
+            fix="Correct this error and run the benchmark again.",
         )
     return [
         float((result.metrics or {})["loss"])

@@ -12,10 +12,10 @@ class SearchSpeed(Record):
     """Speed of a study, overhead of the wrapper around Ray Tune, and cost of many decisions."""
 
     study: StudySpeed = Field(description="A study with real training on the default pipeline.")
-    few_workers: WrapperCost = Field(description="Sleeping trials on two workers.")
+    few_workers: WrapperCost = Field(description="Trials that only sleep, on two workers.")
     many_workers: WrapperCost = Field(
-        description="Sleeping trials on eight workers (two if quick), which load Tune's event loop "
-        "more."
+        description="Trials that only sleep, on eight workers (two if quick). More workers "
+        "load Tune's event loop more."
     )
     scale: tuple[ScaleCost, ...] = Field(
         description="Decisions about many trials, with simulated workers."

@@ -111,9 +111,9 @@ def time_restore(simulated_study: SimulatedStudy, original_study: "Study") -> tu
     Raises:
         ContractError: The restored study differs.
     """
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     open_study = simulated_study.open()
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start_s
     open_study.journal.close()
     original_trials, restored_trials = (
         [(trial.config, trial.status, trial.time) for trial in study.trials]
@@ -125,7 +125,7 @@ def time_restore(simulated_study: SimulatedStudy, original_study: "Study") -> tu
             f"A restored study must have the same trials. It has {len(restored_trials)} of "
             f"{len(original_trials)} trials, and {num_differing} of them differ.",
             cause="A decision depended on state that is not in the journal.",
-            fix=f"Keep {simulated_study.journal_path} and report it.",
+            fix=f"Keep {simulated_study.journal_path} and report it as a bug.",
         )
     return seconds, open_study.study
 

@@ -31,7 +31,8 @@ class StudySpeed(Record):
     )
     tuner_seconds: float = Field(description="Duration of the baseline study [s].")
     ratio: float = Field(
-        description="Duration of the study divided by that of the baseline; below 1, it is faster."
+        description="Duration of the study divided by the duration of the baseline; below 1 if the "
+        "study is faster."
     )
     num_epochs: int = Field(description="Number of trained epochs of all trials of the study.")
     best_loss: float = Field(description="Loss of the best trial of the study.")
@@ -69,18 +70,18 @@ def measure_study(
         folds=(objective.folds[0].fold_id,),
     )
     base = objective.base
-    started = clock()
+    start_s = clock()
     result = run_search(
         objective,
         default_space(base),
         base,
         settings,
         folder=folder / "study",
-        on_report=_ignore,
+        on_report=_ignore_report,
         compute=ComputeSettings(),
     )
-    seconds = clock() - started
-    started = clock()
+    seconds = clock() - start_s
+    start_s = clock()
     baseline_losses = run_tuner_baseline(
         _BaselineTrial(objective),
         [trial.schedule[0].params for trial in result.trials],
@@ -89,7 +90,7 @@ def measure_study(
         reduction_factor=settings.reduction,
         folder=folder / "tuner",
     )
-    tuner_seconds = clock() - started
+    tuner_seconds = clock() - start_s
     return StudySpeed(
         num_trials=num_trials,
         seconds=seconds,
@@ -136,5 +137,5 @@ class _BaselineTrial:
                 report(result.epoch, lowest_loss)
 
 
-def _ignore(_trial: TrialRecord, _trials: tuple[TrialRecord, ...]) -> None:
+def _ignore_report(_trial: TrialRecord, _trials: tuple[TrialRecord, ...]) -> None:
     pass

@@ -99,8 +99,8 @@ class VirtualCluster:
     Each epoch of a trial takes a random virtual time.
 
     Args:
-        open_study: The study and its journal. Its limit of concurrent trials is the number of
-            workers.
+        open_study: The study and its journal. The number of workers is the study's limit of
+            concurrent trials.
     """
 
     def __init__(self, open_study: "OpenStudy") -> None:
@@ -165,11 +165,11 @@ class VirtualCluster:
 
     def _time_call(self, call: Callable[[], Any]) -> Any:
         """Call a method of the study, and record its wall and CPU time."""
-        began, cpu_began = time.perf_counter(), time.process_time()
+        start_s, start_cpu_s = time.perf_counter(), time.process_time()
         result = call()
-        self._open_study.add_decision_time(time.perf_counter() - began)
-        self.cpu_s += time.process_time() - cpu_began
-        self.decisions_s.append(time.perf_counter() - began)
+        self._open_study.add_decision_time(time.perf_counter() - start_s)
+        self.cpu_s += time.process_time() - start_cpu_s
+        self.decisions_s.append(time.perf_counter() - start_s)
         return result
 
 

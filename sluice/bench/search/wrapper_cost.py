@@ -27,7 +27,7 @@ Variant = Literal["bare", "arrival", "ordered"]
 _VARIANTS: tuple[Variant, ...] = ("bare", "arrival", "ordered")
 _EPOCHS, _REDUCTION, _SEED = 9, 3, 0
 _GOOD_X_LIMIT = 0.5
-"""A trial whose value 'x' is below this limit is good: its loss is 1. The loss of others is 2."""
+"""A trial is good, with the loss 1, if its value 'x' is below this limit. Else its loss is 2."""
 
 _FIRST_VALUES = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
 """Values of the first trials. All are good, so that bad trials never define the cutoff of ASHA."""
@@ -101,24 +101,24 @@ def measure_wrapper(
     cpu_ms: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
     result_counts: set[int] = set()
     with tune_environment(), join_ray(ComputeSettings()):
-        for number in range(num_rounds):
+        for round_number in range(num_rounds):
             # The first run of a round may be slower, so each variant is first in turn.
-            first = number % len(_VARIANTS)
-            for variant in (*_VARIANTS[first:], *_VARIANTS[:first]):
+            first_index = round_number % len(_VARIANTS)
+            for variant in (*_VARIANTS[first_index:], *_VARIANTS[:first_index]):
                 num_results, wall_s, cpu_s = _run_study(
                     variant,
                     num_trials=num_trials,
                     num_workers=num_workers,
                     cpus_per_worker=cpus_per_worker,
                     sleep_s=sleep_s,
-                    folder=folder / f"{variant}-{number}",
+                    folder=folder / f"{variant}-{round_number}",
                 )
                 result_counts.add(num_results)
                 wall_times_s[variant].append(wall_s)
                 cpu_ms[variant].append(1000 * cpu_s / num_results)
     if len(result_counts) > 1:
         raise ContractError(
-            f"All variants must report equally often, got {sorted(result_counts)} times.",
+            f"All variants must have the same number of results, got {sorted(result_counts)}.",
             cause="A trial failed, or was stopped for another reason than its value.",
             fix=f"Inspect the results of trials in {folder}, and run again.",
         )
@@ -197,11 +197,11 @@ def _run_study(
             name="tune", storage_path=str(folder), callbacks=[stopwatch], verbose=0
         ),
     ).fit()
-    (began_s, began_cpu), (ended_s, ended_cpu) = (
+    (start_s, start_cpu_s), (end_s, end_cpu_s) = (
         stopwatch.result_times[0],
         stopwatch.result_times[-1],
     )
-    return len(stopwatch.result_times), ended_s - began_s, ended_cpu - began_cpu
+    return len(stopwatch.result_times), end_s - start_s, end_cpu_s - start_cpu_s
 
 
 def _make_searcher() -> Any:

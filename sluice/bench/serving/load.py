@@ -24,10 +24,10 @@ class LoadResult:
         """Responses per second."""
         return len(self.latencies_s) / self.seconds
 
-    def quantile_ms(self, share: float) -> float:
-        """Return the latency that the given share of responses did not exceed [ms]."""
+    def quantile_ms(self, fraction: float) -> float:
+        """Return the latency that the given fraction of the responses did not exceed [ms]."""
         sorted_latencies_s = sorted(self.latencies_s)
-        position = min(len(sorted_latencies_s) - 1, int(share * len(sorted_latencies_s)))
+        position = min(len(sorted_latencies_s) - 1, int(fraction * len(sorted_latencies_s)))
         return 1e3 * sorted_latencies_s[position]
 
 
@@ -66,39 +66,44 @@ async def _run_load(
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     request = head.encode() + body
-    began = time.monotonic()
-    due_times = _due_times(began, requests_per_s=requests_per_s, seconds=seconds)
-    latencies: list[float] = []
+    load_start_s = time.monotonic()
+    due_times_s = _due_times(load_start_s, requests_per_s=requests_per_s, seconds=seconds)
+    latencies_s: list[float] = []
     num_failed = 0
 
     async def client() -> None:
         nonlocal num_failed
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
-            for due_s in due_times:
+            for due_s in due_times_s:
                 await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-                started = due_s if requests_per_s is not None else time.monotonic()
+                start_s = due_s if requests_per_s is not None else time.monotonic()
                 writer.write(request)
                 is_ok = await _read_response(reader)
-                latencies.append(time.monotonic() - started)
+                latencies_s.append(time.monotonic() - start_s)
                 num_failed += not is_ok
         finally:
             writer.close()
 
     await asyncio.gather(*(client() for _ in range(num_connections)))
     return LoadResult(
-        seconds=time.monotonic() - began, latencies_s=tuple(latencies), num_failed=num_failed
+        seconds=time.monotonic() - load_start_s,
+        latencies_s=tuple(latencies_s),
+        num_failed=num_failed,
     )
 
 
-def _due_times(began: float, *, requests_per_s: float | None, seconds: float) -> Iterator[float]:
+def _due_times(
+    load_start_s: float, *, requests_per_s: float | None, seconds: float
+) -> Iterator[float]:
     """Yield the time at which each request is due, for all connections; 0 means at once."""
     if requests_per_s is None:
-        while time.monotonic() - began < seconds:
+        while time.monotonic() - load_start_s < seconds:
             yield 0.0
     else:
         yield from (
-            began + number / requests_per_s for number in range(int(requests_per_s * seconds))
+            load_start_s + number / requests_per_s
+            for number in range(int(requests_per_s * seconds))
         )
 
 

@@ -31,7 +31,7 @@ REQUESTS_PER_S = 100.0
 
 _NUM_CONNECTIONS = 8
 _MAX_LOADING_S = 60.0
-"""Maximum time in which the challenger's process must start [s]."""
+"""Maximum wait until the challenger's process has loaded its model [s]."""
 
 
 class ServerMeasurement(Record):
@@ -121,29 +121,29 @@ def _summarize_loads(
 def _measure_model_alone(seconds: float) -> LoadResult:
     """Measure predictions at the rate of the constant-rate load, without a server.
 
-    They run in a thread that waits for the next request, like the thread of an arm.
+    The predictions run in a thread that waits for the next request, like the thread of an arm.
     """
     deployed = random_model(1)
     x_NLD = np.full((1, SEQ_LEN, len(COLUMNS)), 0.5, np.float32)
     jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    latencies: list[float] = []
+    latencies_s: list[float] = []
 
     def work() -> None:
-        torch.set_num_threads(1)  # of this thread; sluice/serving/arm.py states the reason
+        torch.set_num_threads(1)  # a setting of this thread only, see sluice/serving/arm.py
         deployed.predict(x_NLD, None)
         while jobs.get():
-            start = time.monotonic()
+            prediction_start_s = time.monotonic()
             deployed.predict(x_NLD, None)
-            latencies.append(time.monotonic() - start)
+            latencies_s.append(time.monotonic() - prediction_start_s)
 
     worker = run_in_background(work, name="model")
-    began = time.monotonic()
+    start_s = time.monotonic()
     for number in range(int(REQUESTS_PER_S * seconds)):
-        time.sleep(max(0.0, began + number / REQUESTS_PER_S - time.monotonic()))
+        time.sleep(max(0.0, start_s + number / REQUESTS_PER_S - time.monotonic()))
         jobs.put(True)
     jobs.put(False)
     worker.result()
-    return LoadResult(seconds=seconds, latencies_s=tuple(latencies), num_failed=0)
+    return LoadResult(seconds=seconds, latencies_s=tuple(latencies_s), num_failed=0)
 
 
 @contextlib.contextmanager
@@ -169,8 +169,8 @@ def _run_server(kind: ServerKind) -> Iterator[int]:
 
 def _wait_for_challenger(port: int) -> None:
     """Wait until the challenger's process answers, so that it takes part in the measurement."""
-    deadline = time.monotonic() + _MAX_LOADING_S
-    while time.monotonic() < deadline:
+    deadline_s = time.monotonic() + _MAX_LOADING_S
+    while time.monotonic() < deadline_s:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/model") as response:
             if json.load(response)["challenger"] is not None:
                 return

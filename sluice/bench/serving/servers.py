@@ -1,9 +1,9 @@
 """The servers that the benchmark measures.
 
-``python -m sluice.bench.serving.servers KIND`` runs one of them in a separate process.
+``python -m sluice.bench.serving.servers KIND`` runs one server.
 
-The model is that of the default pipeline: eight GRUs of 32 units on windows of 22 rows and nine
-features. Its weights are random, because they do not affect the time of a prediction. The
+As in the default pipeline, the model consists of eight GRUs of 32 units on windows of 22 rows and
+nine features. Its weights are random, because they do not affect the time of a prediction. The
 challenger runs in a separate process, as in ``sluice serve``.
 """
 
@@ -45,7 +45,7 @@ _PRODUCTION, _CHALLENGER = 1, 2
 
 
 def load_random(candidate: str) -> DeployedModel:
-    """Return the model with the digest ``candidate``. The challenger's process calls this."""
+    """Return the model with the digest ``candidate``, for the challenger's process."""
     return next(
         random_model(version)
         for version in (_PRODUCTION, _CHALLENGER)

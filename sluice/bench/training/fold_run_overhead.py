@@ -1,6 +1,6 @@
 """Time to resume a fold run, and speed of fold runs in one process and in several.
 
-The fold runs are those of a pipeline: each reads the stored table and stores its weights.
+As in a pipeline, each fold run reads the stored table and stores its weights.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ Clock = Callable[[], float]
 _CHECKPOINT_PATTERN = "epoch-*.safetensors"
 # Timing starts after the import of torch, which every training needs.
 _RESUME_CODE = (
-    "import sys, time, torch; started = time.perf_counter(); sys.path[:] = {path!r}; "
+    "import sys, time, torch; start_s = time.perf_counter(); sys.path[:] = {path!r}; "
     "from sluice.bench.training.fold_run_overhead import resume_until_first_batch; "
-    "resume_until_first_batch(sys.stdin.buffer.read()); print(time.perf_counter() - started)"
+    "resume_until_first_batch(sys.stdin.buffer.read()); print(time.perf_counter() - start_s)"
 )
 
 
@@ -53,7 +53,7 @@ class FoldRunSpeed(Record):
     parallel_per_s: float = Field(
         description="Fold runs per second in all processes together, including their start [1/s]."
     )
-    speedup: float = Field(description="Rate of all processes together, divided by that of one.")
+    speedup: float = Field(description="``parallel_per_s`` divided by ``sequential_per_s``.")
 
 
 def measure_fold_runs(
@@ -64,7 +64,7 @@ def measure_fold_runs(
     folder: Path,
     clock: Clock = time.perf_counter,
 ) -> FoldRunSpeed:
-    """Run fold runs in sequence and in parallel; also stop one of them, and resume it repeatedly.
+    """Run fold runs in sequence and in parallel, and resume the first fold run repeatedly.
 
     Args:
         specs: The fold runs. The first one is also stopped and resumed.
@@ -92,10 +92,10 @@ def measure_fold_runs(
         resume_times_s = [_time_resume(stopped_spec) for _ in range(num_resumes)]
         wall_times_s = []
         for timed_specs, num_processes in ((sequential_specs, 1), (parallel_specs, num_workers)):
-            started = clock()
+            start_s = clock()
             compute = ComputeSettings(workers=num_processes)
-            train_members(timed_specs, compute=compute, on_event=_ignore)
-            wall_times_s.append(clock() - started)
+            train_members(timed_specs, compute=compute, on_event=_ignore_event)
+            wall_times_s.append(clock() - start_s)
     finally:
         for name in ("stopped", "sequential", "parallel"):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -109,10 +109,11 @@ def measure_fold_runs(
     )
 
 
-def resume_until_first_batch(content: bytes) -> None:
+def resume_until_first_batch(pickled_spec: bytes) -> None:
     """Resume a pickled fold run and stop when its first batch reaches the model.
 
-    It must run in a separate process, because its forward hook on all modules is not removed.
+    This function must run in a separate process: it does not remove its forward hook, which
+    applies to all modules.
     """
 
     def stop_at_batch(module: nn.Module, _inputs: Any) -> None:
@@ -121,7 +122,7 @@ def resume_until_first_batch(content: bytes) -> None:
 
     nn.modules.module.register_module_forward_pre_hook(stop_at_batch)
     try:
-        train_fold_run(pickle.loads(content), _ignore)
+        train_fold_run(pickle.loads(pickled_spec), _ignore_event)
     except _StopTraining:
         return
     raise ContractError(
@@ -170,5 +171,5 @@ def _time_resume(spec: FoldRunSpec) -> float:
     return float(completed.stdout)
 
 
-def _ignore(_event: FoldRunEvent) -> None:
+def _ignore_event(_event: FoldRunEvent) -> None:
     pass

@@ -34,8 +34,7 @@ _VOCAB_SIZE = 1000
 _MAX_TOKENS = 64
 _IMAGE_PIXELS = 32
 _NUM_VAL_ROWS = 256
-"""Number of validation rows. They are so few that the trainer predicts them at once, as the loop
-does."""
+"""Number of validation rows. The trainer predicts so few rows at once, as the loop does."""
 
 
 class LoaderSpeed(Record):
@@ -50,7 +49,7 @@ class LoaderSpeed(Record):
         description="Speed of the loop, median over the rounds [rows/s]."
     )
     ratio: float = Field(
-        description="Speed of the trainer divided by that of the loop, median over the rounds."
+        description="Speed of the trainer divided by the speed of the loop, median over the rounds."
     )
 
 
@@ -79,7 +78,7 @@ def measure_loaders(
     Args:
         num_rows: Number of training rows per epoch.
         num_epochs: Number of epochs of a training.
-        num_rounds: Number of pairs of trainings per case, which is one source with one number of
+        num_rounds: Number of pairs of trainings per case. A case is one source with one number of
             loader processes. The order within a pair alternates.
         worker_counts: Numbers of loader processes.
         folder: Folder for the file of images, which is removed at the end.
@@ -124,12 +123,12 @@ def _measure(
     # The first two trainings also warm up both loops.
     _require_same_weights(case, _run_trainer(case, settings), _run_loop(case, settings))
     seconds: dict[str, list[float]] = {"trainer": [], "loop": []}
-    for number in range(num_rounds):
+    for round_number in range(num_rounds):
         pair = [("trainer", _run_trainer), ("loop", _run_loop)]
-        for name, run in pair if number % 2 else reversed(pair):
-            started = clock()
+        for name, run in pair if round_number % 2 else reversed(pair):
+            start_s = clock()
             run(case, settings)
-            seconds[name].append(clock() - started)
+            seconds[name].append(clock() - start_s)
     rows_per_training = settings.max_epochs * len(case.train)
     pairs = zip(seconds["loop"], seconds["trainer"], strict=True)
     return LoaderSpeed(
@@ -160,7 +159,7 @@ def _run_trainer(case: _Case, settings: TrainSettings) -> nn.Module:
 
 
 def _run_loop(case: _Case, settings: TrainSettings) -> nn.Module:
-    """Run a minimal loop; return a model with the same weights as that of ``_run_trainer``."""
+    """Run a minimal loop; return a model with the same weights as the model of ``_run_trainer``."""
     model, train_examples, val_examples = copy.deepcopy(case.model), case.train, case.val
     optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=settings.weight_decay, fused=True
@@ -189,8 +188,8 @@ def _run_loop(case: _Case, settings: TrainSettings) -> nn.Module:
             loss = _loss(model(x), y)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-            rate = learning_rate_at(next(step), num_steps, settings)
-            optimizer.param_groups[0]["lr"] = rate
+            learning_rate = learning_rate_at(next(step), num_steps, settings)
+            optimizer.param_groups[0]["lr"] = learning_rate
             optimizer.step()
         model.eval()
         with torch.inference_mode():
@@ -252,19 +251,19 @@ def _build_cases(num_rows: int, folder: Path) -> Iterator[_Case]:
     The inputs are built from ``num_rows`` train rows, followed by the validation rows.
     """
     generator = torch.Generator().manual_seed(0)
-    total = num_rows + _NUM_VAL_ROWS
-    y = torch.randn(total, 1, generator=generator)
-    table = torch.randn(total, 32, 8, generator=generator)
+    total_rows = num_rows + _NUM_VAL_ROWS
+    y = torch.randn(total_rows, 1, generator=generator)
+    table = torch.randn(total_rows, 32, 8, generator=generator)
     hidden = nn.Sequential(nn.Flatten(), nn.Linear(256, 128), nn.ReLU(), nn.Dropout(0.1))
-    parts = [table[part] for part in _split_slices(num_rows)]
-    yield _build_case("table", nn.Sequential(*hidden, nn.Linear(128, 1)), parts, y, num_rows)
+    split_inputs = [table[part] for part in _split_slices(num_rows)]
+    yield _build_case("table", nn.Sequential(*hidden, nn.Linear(128, 1)), split_inputs, y, num_rows)
 
-    lengths = torch.randint(4, _MAX_TOKENS + 1, (total,), generator=generator)
-    ids = torch.randint(1, _VOCAB_SIZE, (total, _MAX_TOKENS), generator=generator)
+    lengths = torch.randint(4, _MAX_TOKENS + 1, (total_rows,), generator=generator)
+    ids = torch.randint(1, _VOCAB_SIZE, (total_rows, _MAX_TOKENS), generator=generator)
     tokens = [_Tokens(ids[part], lengths[part]) for part in _split_slices(num_rows)]
     yield _build_case("tokens", _TokenNetwork(), tokens, y, num_rows)
 
-    pixels = torch.randint(256, (total, 1, _IMAGE_PIXELS, _IMAGE_PIXELS), generator=generator)
+    pixels = torch.randint(256, (total_rows, 1, _IMAGE_PIXELS, _IMAGE_PIXELS), generator=generator)
     path = folder / "images.npy"
     np.save(path, pixels.to(torch.uint8).numpy())
     try:

@@ -47,16 +47,16 @@ class TrainerSpeed(Record):
         description="Speed of the minimal loop, median over the rounds [rows/s]."
     )
     ratio: float = Field(
-        description="Speed of the trainer divided by that of the minimal loop, median over the "
-        "rounds; 1 is no overhead."
+        description="Speed of the trainer divided by the speed of the minimal loop, median over "
+        "the rounds; 1 if the trainer has no overhead."
     )
     epoch_seconds: float = Field(description="Median duration of an epoch with validation [s].")
     checkpoint_seconds: float = Field(
         description="Median duration of one checkpoint, synced to disk [s]."
     )
     checkpoint_share: float = Field(
-        description="Share of the training time that checkpoints take, if they are written after "
-        "the epochs at which the settings make one due."
+        description="Share of the training time that checkpoints take. One is written after an "
+        "epoch if it is due by the settings (see ``CheckpointWriter``)."
     )
     checkpoint_load_seconds: float = Field(
         description="Median time to read and verify the newest checkpoint and load its state [s]."
@@ -103,13 +103,13 @@ def measure_trainer(
     seconds: dict[str, list[float]] = {"trainer": [], "loop": []}
     with deterministic(), RandomStream(derive_seed(seed, "benchmark")).active():
         _require_same_weights(trainings.run_trainer(), trainings.run_loop())  # also warms up both
-        for number in range(num_rounds):
+        for round_number in range(num_rounds):
             pair = [("trainer", trainings.run_trainer), ("loop", trainings.run_loop)]
-            for name, run in pair if number % 2 else reversed(pair):
-                started = clock()
+            for name, run in pair if round_number % 2 else reversed(pair):
+                start_s = clock()
                 run()
-                seconds[name].append(clock() - started)
-        save_s, load_s, share = trainings.measure_checkpoints(folder, clock)
+                seconds[name].append(clock() - start_s)
+        save_s, load_s, checkpoint_share = trainings.measure_checkpoints(folder, clock)
     pairs = zip(seconds["loop"], seconds["trainer"], strict=True)
     epoch_s = statistics.median(seconds["trainer"]) / settings.max_epochs
     return TrainerSpeed(
@@ -120,7 +120,7 @@ def measure_trainer(
         ratio=statistics.median(loop_s / trainer_s for loop_s, trainer_s in pairs),
         epoch_seconds=epoch_s,
         checkpoint_seconds=save_s,
-        checkpoint_share=share,
+        checkpoint_share=checkpoint_share,
         checkpoint_load_seconds=load_s,
     )
 
@@ -196,8 +196,8 @@ class _Trainings:
                 )
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-                rate = learning_rate_at(next(step), num_steps, settings)
-                optimizer.param_groups[0]["lr"] = rate
+                learning_rate = learning_rate_at(next(step), num_steps, settings)
+                optimizer.param_groups[0]["lr"] = learning_rate
                 optimizer.step()
             model.eval()
             with torch.inference_mode():
@@ -218,17 +218,17 @@ class _Trainings:
         save_times_s: list[float] = []
 
         def store_state(state: TrainState) -> None:
-            started = clock()
+            start_s = clock()
             save_checkpoint(folder, state, subject=_CHECKPOINT_SUBJECT)
-            save_times_s.append(clock() - started)
+            save_times_s.append(clock() - start_s)
 
         try:
             self.run_trainer(store_state)
             load_times_s = [self._time_load(folder, clock) for _ in range(3)]
-            share = self._checkpoint_share(folder, clock)
+            checkpoint_share = self._checkpoint_share(folder, clock)
         finally:
             discard_checkpoints(folder)
-        return statistics.median(save_times_s), statistics.median(load_times_s), share
+        return statistics.median(save_times_s), statistics.median(load_times_s), checkpoint_share
 
     def _checkpoint_share(self, folder: Path, clock: Callable[[], float]) -> float:
         writer = CheckpointWriter(
@@ -237,18 +237,18 @@ class _Trainings:
             every_epochs=self._settings.checkpoint_every_epochs,
             clock=clock,
         )
-        began = clock()
+        start_s = clock()
         self.run_trainer(writer.write_if_due)
-        return writer.spent_s / (clock() - began)
+        return writer.spent_s / (clock() - start_s)
 
     def _time_load(self, folder: Path, clock: Callable[[], float]) -> float:
         model = self._build_model()
-        started = clock()
-        # The newest checkpoint is that of the last epoch, so no epoch is trained.
+        start_s = clock()
+        # The newest checkpoint was written after the last epoch, so no epoch is trained.
         state = load_checkpoint(folder, subject=_CHECKPOINT_SUBJECT).state
         for _ in self._train_epochs(model, resume=state):
             pass
-        return clock() - started
+        return clock() - start_s
 
 
 def _require_same_weights(trainer_model: nn.Module, loop_model: nn.Module) -> None:

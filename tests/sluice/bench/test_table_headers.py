@@ -13,7 +13,7 @@ from sluice.cli.bench.serving import _table as serving_table
 @pytest.mark.parametrize(
     ("table", "headers"),
     [
-        (rollout_table([]), ("median [s]", "p90 [s]", "rolled back [%]")),
+        (rollout_table([]), ("median delay [s]", "p90 delay [s]", "rolled back [%]")),
         (serving_table({}), ("p50 [ms]", "p99 [ms]", "throughput [requests/s]")),
     ],
 )

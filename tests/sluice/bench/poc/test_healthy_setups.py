@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.bench.poc.healthy import HEALTHY
-from sluice.bench.poc.runner import judge_healthy, run_healthy, run_healthy_setup
+from sluice.bench.poc.runner import run_healthy, run_healthy_setup, summarize_healthy
 from sluice.failfast.result import CheckResult, GateReport
 
 MIN_SETUPS = 60
@@ -56,7 +56,7 @@ def test_every_outcome_except_pass_and_warn_is_an_objection(outcome, objections,
     )
     report = GateReport(level="full", workload="W", results=(check,), seconds=0.1)
 
-    result = judge_healthy("w", report)
+    result = summarize_healthy("w", report)
 
     assert (len(result.objections), len(result.warnings)) == (objections, warnings)
     assert result.has_error is (objections > 0)

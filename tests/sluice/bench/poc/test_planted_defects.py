@@ -12,7 +12,7 @@ from sluice.bench.poc.defects import DEFECTS
 from sluice.bench.poc.planted import PlantedDefect
 from sluice.bench.poc.report import benchmark_page, defect_line, healthy_line
 from sluice.bench.poc.result import HealthyResult, PocBenchmarkReport
-from sluice.bench.poc.runner import judge_defect, run_defect, run_defects
+from sluice.bench.poc.runner import compare_with_expected, run_defect, run_defects
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.result import CheckResult
 
@@ -99,7 +99,7 @@ def make_result(defect, *, outcome="fail", name=None, summary=None, fix=None):
     ],
 )
 def test_only_the_expected_texts_of_the_named_check_count_as_caught(results, verdict):
-    assert judge_defect(DEFECT, results).verdict == verdict
+    assert compare_with_expected(DEFECT, results).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_only_the_expected_texts_of_the_named_check_count_as_caught(results, ver
     ],
 )
 def test_an_expected_warning_is_caught_when_nothing_fails(results, verdict):
-    assert judge_defect(WARNING, results).verdict == verdict
+    assert compare_with_expected(WARNING, results).verdict == verdict
 
 
 def test_seconds_exclude_the_check_of_the_total_time():
     results = (make_result(DEFECT), make_result(DEFECT, name="gate_finishes_in_time"))
 
-    assert judge_defect(DEFECT, results).seconds == 0.5
+    assert compare_with_expected(DEFECT, results).seconds == 0.5
 
 
 def test_option_every_selects_entries_and_the_folder_is_empty_afterwards(tmp_path):
@@ -134,7 +134,9 @@ def test_option_every_selects_entries_and_the_folder_is_empty_afterwards(tmp_pat
 
 
 def make_report(*, defect="caught", objections=()):
-    result = judge_defect(DEFECT, (make_result(DEFECT),)).model_copy(update={"verdict": defect})
+    result = compare_with_expected(DEFECT, (make_result(DEFECT),)).model_copy(
+        update={"verdict": defect}
+    )
     healthy = HealthyResult(name="h", objections=objections, warnings=("a: b",), seconds=1.0)
     return PocBenchmarkReport(defects=(result,), healthy=(healthy,))
 
@@ -163,7 +165,7 @@ def test_report_shows_misses_and_false_alarms_and_survives_json():
 
 
 def test_line_of_a_defect_with_another_outcome_names_the_outcome():
-    result = judge_defect(DEFECT, (make_result(DEFECT, outcome="insufficient"),))
+    result = compare_with_expected(DEFECT, (make_result(DEFECT, outcome="insufficient"),))
 
     assert "the first report was 'insufficient' of raw_rows_match_schema" in str(
         defect_line(result)

@@ -48,7 +48,9 @@ def test_error_jump_is_rolled_back_in_time(factor, median_s, p90_s):
 def test_healthy_challenger_stays_where_a_repeated_z_test_rolls_back(shared_effect_sd):
     """With alpha = 20 %, at most 4.8 of 24 rollouts are rolled back on average."""
     settings = RolloutSettings(min_step_s=120, max_step_s=9000, alpha=0.2)
-    traffic = Traffic(shared_effect_sd=shared_effect_sd, harm_at_s=float("inf"), assessment_s=4)
+    traffic = Traffic(
+        shared_effect_sd=shared_effect_sd, harm_at_s=float("inf"), assessment_interval_s=4
+    )
     found = measure_scenario(
         make_scenario(traffic, seconds=500, settings=settings, max_rollback_rate=0.2), 24
     )
