@@ -69,8 +69,8 @@ class FeatureSettings(Settings):
         1e-6,
         gt=0,
         le=1,
-        description="Largest standard deviation of values that count as constant: of log values, "
-        "or relative to the mean. A deviation this small may be a rounding error.",
+        description="Values with at most this standard deviation count as constant, because it may "
+        "be a rounding error. It is that of log values; for prices it is relative to their mean.",
     )
 
     @model_validator(mode="after")
@@ -162,7 +162,7 @@ def returns_vs(close: "pd.Series[Any]", *, rows: int, floor: float) -> "pd.Serie
 def momentum_z(
     close: "pd.Series[Any]", *, span_rows: int, rows: int, min_deviation: float
 ) -> "pd.Series[Any]":
-    """Return the z-score of the latest momentum among recent ones [deviations].
+    """Return the z-score of the momentum within the last ``rows`` values [deviations].
 
     Formula: (m_t - mean(m)) / std(m) with the momentum m_t = ln(C_t / C_t-k), over n rows up to t,
     with the sample deviation; 0 if all m are equal. By construction the absolute value is at most
@@ -188,9 +188,8 @@ def atr_pct(
 
     Formula: ln max(A / C, floor), where A is the Wilder average over n rows of the true range
     TR_t = max(H_t, C_t-1) - min(L_t, C_t-1). The first row has no previous close, so its range is
-    H - L. Bars without range give the log of the floor. The log is used because ranges vary by
-    factors: with it, calm and volatile years are at similar distances from the average. The target
-    is a log too.
+    H - L. Bars without range give the log of the floor. The log is used because the ranges of calm
+    and volatile years differ by factors, and because the target is a log, too.
 
     Source:
         Wilder (1978), "New Concepts in Technical Trading Systems"; the log is ours.
@@ -202,7 +201,7 @@ def atr_pct(
 
 
 def volume_z(volume: "pd.Series[Any]", *, rows: int, min_deviation: float) -> "pd.Series[Any]":
-    """Return the z-score of the volume among recent ones [deviations].
+    """Return the z-score of the log volume within the last ``rows`` values [deviations].
 
     Formula: (v_t - mean(v)) / std(v) with v = ln(1 + V), over n rows up to t, with the sample
     deviation; 0 if all v are equal. Because of the 1, v is finite for a bar without trades. The
@@ -250,7 +249,7 @@ def bb_pct_b(
 
 
 def vol_regime(variance: "pd.Series[Any]", *, short_rows: int, long_rows: int) -> "pd.Series[Any]":
-    """Return the recent volatility relative to its longer past [log ratio].
+    """Return the volatility of a short window relative to that of a long window [log ratio].
 
     Formula: ln(mean(v, short) / mean(v, long)) / 2 over the rows up to t, where v is the floored
     Garman-Klass variance, which is more precise than the squared return. By construction the value
@@ -270,7 +269,7 @@ def return_accel(
     """Return the latest return minus the previous one [deviations].
 
     Formula: (m_t - m_t-k) / (s sqrt(2 k)) with the momentum m_t = ln(C_t / C_t-k), where s is the
-    floored trailing volatility at t. The variance is 1 if returns are independent.
+    floored trailing volatility at t. If returns are independent, the result has the variance 1.
 
     Source:
         Gettleman & Marks (2006), "Acceleration strategies", working paper, for the change of
@@ -371,9 +370,9 @@ def _wilder_mean(series: "pd.Series[Any]", *, rows: int) -> "pd.Series[Any]":
 
     It is initialised with the mean of the first n values.
     """
-    first = int(series.notna().to_numpy().argmax())
+    start = int(series.notna().to_numpy().argmax())  # the first row with a value
     initialised = series.copy()
-    initialised.iloc[: first + rows - 1] = np.nan
-    if len(series) >= first + rows:
-        initialised.iloc[first + rows - 1] = series.iloc[first : first + rows].mean()
+    initialised.iloc[: start + rows - 1] = np.nan
+    if len(series) >= start + rows:
+        initialised.iloc[start + rows - 1] = series.iloc[start : start + rows].mean()
     return initialised.ewm(alpha=1 / rows, adjust=False).mean()

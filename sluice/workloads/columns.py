@@ -27,7 +27,7 @@ Features = Mapping[str, NDArray[np.float64]]
 
 CalendarPart = Literal["hour", "weekday", "monthday", "yearday"]
 
-_CYCLES: Mapping[CalendarPart, float] = {
+_CYCLE_LENGTHS: Mapping[CalendarPart, float] = {
     "hour": 24.0,
     "weekday": 7.0,
     "monthday": 31.0,
@@ -98,14 +98,15 @@ class Number(InputColumn):
 
 @dataclass(frozen=True, slots=True)
 class Category(InputColumn):
-    """Category, as one feature per declared value, which is 1 for rows with this value.
+    """Category, as one feature per declared value: 1 for rows with this value, 0 for other rows.
 
-    All features of a row with another value are 0.
+    For a row with an undeclared value, all features are 0.
 
     Args:
         name: Name of the raw column.
-        values: Values with a feature of their own, as texts; see ``as_labels``.
-        missing: Whether values may be missing; then ``NAME=missing`` is 1 for these rows.
+        values: Declared values, as texts; see ``as_labels``.
+        missing: Whether values may be missing. The feature ``NAME=missing`` is then 1 for rows
+            without a value.
     """
 
     name: str
@@ -141,13 +142,14 @@ class Text(InputColumn):
     """Text, as counts of its words, hashed to a fixed number of features.
 
     Words are lower-cased runs of letters, digits and underscores. The hash of a word decides which
-    feature it counts towards and with which sign, so that words of the same feature cancel on
-    average. The counts of a text are divided by their Euclidean norm. A missing text has no words.
+    feature it counts towards and with which sign. On average, different words that count towards
+    one feature therefore cancel. The counts of a text are divided by their Euclidean norm. A
+    missing text has no words.
 
     Args:
         name: Name of the raw column.
         width: Number of features.
-        pairs: Also count pairs of neighbouring words, such as "not good".
+        pairs: Whether to count pairs of neighbouring words as well, such as "not good".
 
     Source:
         Weinberger et al. (2009), "Feature Hashing for Large Scale Multitask Learning", ICML.
@@ -191,12 +193,12 @@ class Text(InputColumn):
             return []
         words = _WORD.findall(text.lower())
         pairs = itertools.pairwise(words) if self.pairs else ()
-        return [*words, *(f"{one} {other}" for one, other in pairs)]
+        return [*words, *(f"{first} {second}" for first, second in pairs)]
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar(InputColumn):
-    """Date, as positions in cycles: sine and cosine of the hour, weekday, day of month or year.
+    """Date, as sine and cosine of its hour, weekday, day of the month or day of the year.
 
     Args:
         name: Name of the raw column, or of the index.
@@ -215,7 +217,7 @@ class Calendar(InputColumn):
     def features(self) -> tuple[Column, ...]:
         """Sine and cosine of each part."""
         return tuple(
-            # A short split may be within one part of the cycle.
+            # The feature may be constant in a short split, such as the weekday within one day.
             Column(name=f"{self.name}_{part}_{wave}", constant=True)
             for part in self.parts
             for wave in ("sin", "cos")
@@ -232,7 +234,7 @@ class Calendar(InputColumn):
         }
         columns: dict[str, NDArray[np.float64]] = {}
         for part in self.parts:
-            angle = 2 * np.pi * values[part].to_numpy(np.float64) / _CYCLES[part]
+            angle = 2 * np.pi * values[part].to_numpy(np.float64) / _CYCLE_LENGTHS[part]
             columns |= {f"{self.name}_{part}_sin": np.sin(angle)}
             columns |= {f"{self.name}_{part}_cos": np.cos(angle)}
         return columns
@@ -266,7 +268,7 @@ class Lag(InputColumn):
         """Return the values of earlier rows; NaN for the first rows.
 
         Raises:
-            ContractError: ``rows`` is not positive, so that the row is not an earlier one.
+            ContractError: ``rows`` is less than 1, so that the row is not an earlier row.
         """
         if self.rows < 1:
             raise ContractError(

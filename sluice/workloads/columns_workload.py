@@ -45,7 +45,7 @@ class ColumnsWorkload(Workload):
     """Columns from which the features are computed."""
 
     index_kind: ColumnKind | None = "datetime"
-    """Type of the index of rows in time order; None for any."""
+    """Type of the index of rows in time order; None accepts every type."""
 
     def _declare_columns(self, *, index: str | None) -> None:
         """Set the schemas, feature columns and expectations.
@@ -55,7 +55,8 @@ class ColumnsWorkload(Workload):
                 order of ``in_key_order``.
 
         Raises:
-            ContractError: The inputs do not define distinct features, or need a time order.
+            ContractError: The inputs do not define distinct features, or an input needs a time
+                order that the rows do not have.
         """
         self._index = index
         is_ordered = index is not None
@@ -131,15 +132,15 @@ class ColumnsWorkload(Workload):
         starts = np.append(np.flatnonzero(~frame.index.duplicated()), len(frame)).tolist()
         folds = walk_forward(len(starts) - 1, self.settings.folds, horizon_rows=self.horizon_rows)
 
-        def in_rows(labels: RowRange) -> RowRange:
+        def to_row_range(labels: RowRange) -> RowRange:
             return RowRange(start=starts[labels.start], stop=starts[labels.stop])
 
         return tuple(
             Fold(
                 fold_id=fold.fold_id,
-                train=in_rows(fold.train),
-                val=in_rows(fold.val),
-                test=in_rows(fold.test),
+                train=to_row_range(fold.train),
+                val=to_row_range(fold.val),
+                test=to_row_range(fold.test),
             )
             for fold in folds
         )

@@ -41,8 +41,8 @@ class DigitsSettings(WorkloadSettings):
     folds: FoldSettings = FoldSettings(num_folds=2, first_test_share=0.5, embargo_rows=0)
     gate_loss: Literal["log_loss", "zero_one"] = Field(
         "log_loss",
-        description="Loss per picture that the gate compares: the log loss, or 1 for a wrong "
-        "class and 0 otherwise.",
+        description="Loss per picture that the promotion gate compares: the log loss, or 1 for a "
+        "wrong class and 0 otherwise.",
     )
     min_rows: int = Field(1_000, ge=50, description="Minimum number of pictures [rows].")
     min_class_share: float = Field(
@@ -64,8 +64,8 @@ class DigitsWorkload(Workload):
     fold is trained on rows with smaller keys than its test rows. The train and validation rows of
     the first fold are never test rows, so a search may use them.
 
-    Scores are valid only for new pictures by the same writers, because the packaged data do not say
-    who wrote a digit, and so folds cannot be split by writer.
+    Scores are valid only for new pictures by the same writers: the packaged data do not contain the
+    writer of a digit, so folds cannot be split by writer.
 
     Source:
         Alpaydin & Kaynak (1998), "Optical recognition of handwritten digits", UCI repository, as

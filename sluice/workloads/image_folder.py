@@ -65,9 +65,9 @@ class ImageFolderWorkload(Workload):
     declares ``classes``, the names of the subfolders; it may override ``augment``, and ``folder``
     for images that it generates. ``sluice init`` writes a class of this kind.
 
-    The rows contain a digest of the pixels, so changed images are changed data. The folder is not
-    a data file of the workload: data files are part of the code digest, which a server verifies,
-    but a server has no training images.
+    The rows contain a digest of the pixels, so a changed image changes the data version. The folder
+    is not a data file of the workload: data files are part of the code digest, which a server
+    verifies, but a server has no training images.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = ImageFolderSettings
@@ -167,8 +167,9 @@ class ImageFolderWorkload(Workload):
         """
         if self.settings.size is None:
             raise ContractError(
-                "To be served, a workload on images needs their size.",
-                cause="Without it all images must have one size, but clients may send others.",
+                "To be served, a workload on images needs the setting 'size'.",
+                cause="Without 'size', all images must have the same size, but clients may send "
+                "images of other sizes.",
                 fix="Set workload_settings: {size: PIXELS}.",
             )
         return ImagesCodec(
@@ -199,7 +200,7 @@ def _require_distinct(table: pd.DataFrame) -> None:
         first, second = repeated_images["path"].iloc[:2]
         raise ContractError(
             f"Every image must be in the folder once, but {first} and {second} have the same "
-            f"pixels ({pluralize(len(repeated_images), 'image')} with the pixels of another one).",
+            f"pixels ({pluralize(len(repeated_images), 'image')} with repeated pixels in total).",
             cause="A copy in the test rows would be recognised, not classified.",
             fix="Remove the copies.",
         )

@@ -30,7 +30,7 @@ def prepare_model(
 
     Raises:
         SettingsError: The architecture is unknown, cannot be imported, or is not an ``nn.Module``.
-        ContractError: The workload has ``fit``, and it was not called.
+        ContractError: The workload has ``fit``, and ``fit`` was not called.
     """
     encoder = fitted_encoder(workload)
     num_features, num_outputs = _sizes(workload, train, encoder)

@@ -98,7 +98,7 @@ class TextClassifierWorkload(Workload):
         return in_hash_order(texts, ["text"], name="text_key")
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the texts with the number of words, the share of unknown ones, and the class.
+        """Return the texts with the number of words, the share of unknown words, and the class.
 
         Raises:
             ContractError: A text has no word, or a label is not one of ``classes``.
@@ -159,10 +159,10 @@ class TextClassifierWorkload(Workload):
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return the log probabilities of a logistic regression on the counts of words.
 
-        It is fitted on train and validation rows, and ignores the order of the words.
+        The regression is fitted on train and validation rows, and ignores the order of the words.
 
         Raises:
-            ContractError: These rows lack a class.
+            ContractError: The train and validation rows lack a class.
         """
         from scipy.sparse import csr_array
         from sklearn.linear_model import LogisticRegression

@@ -80,7 +80,7 @@ class Workload(ABC):
     all ``feature_columns`` and the target as numbers, so that each column is declared once."""
 
     feature_columns: tuple[str, ...]
-    """Names of the columns that are inputs of the network, in its order."""
+    """Names of the columns that are inputs of the network, in the order of the inputs."""
 
     target_column: str
     """Name of the column with the target."""
@@ -220,9 +220,9 @@ class Workload(ABC):
                 f"Rows {rows.start}:{rows.stop} contain no window of {length} rows.",
                 fix="Shorten seq_len, or provide more rows.",
             )
-        values = _numbers(frame.loc[:, list(self.feature_columns)], "feature")
+        values = _to_float32(frame.loc[:, list(self.feature_columns)], "feature")
         windows = values[positions[:, None] + np.arange(1 - length, 1)]
-        targets = _numbers(frame.loc[:, [self.target_column]], "target")[positions]
+        targets = _to_float32(frame.loc[:, [self.target_column]], "target")[positions]
         y = torch.from_numpy(targets)
         if self.task == "classification":
             y = class_targets(y, self.classes)
@@ -255,8 +255,8 @@ class Workload(ABC):
     ) -> ModelInput:
         """Return the inputs of the network for the inputs of ``examples``; by default unchanged.
 
-        It is called on every batch, in training, evaluation and serving, after ``augment`` and
-        before the inputs are standardised. The following example replaces each token id by its
+        The method is called on every batch, in training, evaluation and serving, after ``augment``
+        and before the inputs are standardised. The following example replaces each token id by its
         position in the vocabulary, counted from 1, and unknown ids by 0::
 
             def fit(self, train_frame):
@@ -309,10 +309,11 @@ class Workload(ABC):
     ) -> tuple[ModelInput, Tensor]:
         """Return the examples of a train batch with random changes; by default unchanged.
 
-        It is called for train batches only, in the process that reads them. ``seeds`` has one
-        number per example, which depends only on (seed, epoch, row). Draw random numbers only from
-        it, for each example separately. Then the result does not depend on the batch size, the
-        number of loader processes or an interruption. This example mirrors half of the images::
+        The method is called for train batches only, in the process that reads the batches.
+        ``seeds`` has one number per example, which depends only on (seed, epoch, row). Draw random
+        numbers only from ``seeds``, for each example separately. Then the result does not depend on
+        the batch size, the number of loader processes or an interruption. This example mirrors half
+        of the images::
 
             def augment(self, x, y, seeds):
                 mirrored = draw_uniform(seeds, 1) < 0.5
@@ -361,7 +362,7 @@ class Workload(ABC):
         output: Tensor,
         x: ModelInput,  # noqa: ARG002 - used by a workload that overrides the method
     ) -> Tensor:
-        """Return what a client receives for the output of a network; by default all of it.
+        """Return what a client receives for the output of a network; by default the whole output.
 
         Override it if the output is too large for a response, such as the logits of every token,
         together with ``served_losses``. The server returns the mean over the networks of a version.
@@ -378,7 +379,7 @@ class Workload(ABC):
     def served_losses(self, served: Tensor, y: Tensor) -> Tensor:
         """Return one loss for each response (B,), by which a rollout compares two versions.
 
-        By default ``losses``, for a workload that serves its output unchanged.
+        The default is ``losses``, which is correct if the output is served unchanged.
 
         Args:
             served: Responses, as returned by ``served_output``.
@@ -400,7 +401,7 @@ class Workload(ABC):
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return one loss per example (B,), in ``loss_unit``.
 
-        By default the squared error, or the log loss of a classifier.
+        By default, this is the squared error, or the log loss of a classifier.
         """
         if self.task == "classification":
             return log_losses(output, y)
@@ -411,10 +412,10 @@ class Workload(ABC):
         return self.losses(output, y).mean()
 
     def loss_weight(self, y: Tensor) -> float:
-        """Return the number of terms that ``loss`` averages over; by default that of examples.
+        """Return the number of terms that ``loss`` averages; by default the number of examples.
 
-        Used if a batch is computed in parts (``micro_batch_rows``) or by several processes. For a
-        loss over tokens, return the number of tokens that are not padding.
+        It is needed if a batch is computed in parts (``micro_batch_rows``) or by several processes.
+        For a loss over tokens, return the number of tokens that are not padding.
         """
         return float(len(y))
 
@@ -492,8 +493,12 @@ class Workload(ABC):
         return best_epoch(scores)
 
 
-def _numbers(columns: pd.DataFrame, what: str) -> NDArray[np.float32]:
-    """Return the columns as float32 (N, D); the error for text names the first such value."""
+def _to_float32(columns: pd.DataFrame, what: str) -> NDArray[np.float32]:
+    """Return the columns as float32 (N, D).
+
+    Raises:
+        ContractError: A column contains text. The message names the first text.
+    """
     try:
         return columns.to_numpy(np.float32)
     except (ValueError, TypeError):

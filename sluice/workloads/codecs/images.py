@@ -28,12 +28,12 @@ from sluice.workloads.codecs.request import CodecRequest
 from sluice.workloads.codecs.text import payload_column
 
 DEFAULT_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-"""Pillow's names of the accepted formats. Pillow reads many others, some of them with programs of
-other packages; a server must not open these for a client."""
+"""Pillow's names of the accepted formats. Pillow can read many other formats, some of them with
+external programs, which a server must not run for a client."""
 
 _MAX_PIXELS_FACTOR = 4
 """Maximum number of pixels of a request, in multiples of the largest accepted image. Solid areas
-compress so well that a body of 4 MiB can have a hundred images of that size."""
+compress so well that a body of 4 MiB can have a hundred images of the maximum size."""
 
 
 class ImagesRequest(CodecRequest):
@@ -55,7 +55,7 @@ class ImagesCodec(Codec):
     Args:
         size: Height and width of the network's input, a number for a square [pixels].
         mode: RGB for three channels, L for grey values.
-        resize: How another size becomes ``size``; see ``ImageResize``.
+        resize: How images of other sizes are resized to ``size``; see ``ImageResize``.
         as_float: Returns float32 from 0 to 1 instead of uint8 from 0 to 255.
         folder: Folder of the training images, from which a rehearsal builds its requests.
         column: Column of the feature frame or the raw rows with the paths, relative to the folder.
@@ -117,7 +117,7 @@ class ImagesCodec(Codec):
         files = [
             _decode_base64(text, name) for text, name in zip(request.images, names, strict=True)
         ]
-        # The sizes are in the headers, so that no image is decoded if one is too large.
+        # All sizes are read from the headers before the first image is decoded.
         num_pixels = [
             self._count_pixels(file, name) for file, name in zip(files, names, strict=True)
         ]
@@ -147,13 +147,16 @@ class ImagesCodec(Codec):
         }
 
     def probes(self) -> tuple[CodecProbe, ...]:
-        """Return digests of two generated images after resizing, which reveal a changed filter.
+        """Return the digests of two generated images after resizing.
 
-        The files are PNG, whose pixels do not depend on the decoder.
+        They reveal a change of Pillow's resize filter. The files are PNG, because its pixels do not
+        depend on the decoder.
         """
         probes = []
         for height, width in ((37, 53), (11, 7)):
-            pixels = self._decode(_drawn_png(height, width), f"the drawn image {height} x {width}")
+            pixels = self._decode(
+                _draw_png(height, width), f"the generated image {height} x {width}"
+            )
             digest = digest_bytes(np.ascontiguousarray(pixels).tobytes())
             probes.append(CodecProbe(element=f"drawn PNG {height} x {width}", result=digest))
         return tuple(probes)
@@ -241,7 +244,7 @@ def _decode_base64(text: str, name: str) -> bytes:
         ) from None
 
 
-def _drawn_png(height: int, width: int) -> bytes:
+def _draw_png(height: int, width: int) -> bytes:
     """Return a PNG file with a pattern of many frequencies."""
     from PIL import Image
 

@@ -1,7 +1,8 @@
 """Codec of raw rows: the server computes the features with the workload's own code.
 
-The features of a row use only this row and earlier ones, which the POC gate checks. So the later
-rows that a target needs can be made up by repeating the last row, and do not change the features.
+``compute_features`` also needs the later rows from which targets are computed, but a client does
+not have them. The codec repeats the last row instead. This does not change the features: they use
+only their row and earlier rows, which the POC gate checks.
 
 Shape legend: B = elements of a request, L = rows of an element.
 """
@@ -58,7 +59,7 @@ class RawRowsRequest(CodecRequest):
         min_length=1,
         max_length=100_000,
         fail_fast=True,
-        description="Names of the values of a row, in any order, the index included.",
+        description="Names of the values of a row, in any order, including the index.",
     )
     rows: list[RawRows] = Field(
         min_length=1,
@@ -72,22 +73,22 @@ class RawRowsRequest(CodecRequest):
 class RawRowsCodec(Codec):
     """Codec of raw rows as ``load_rows`` returns them; the workload computes the features.
 
-    The client sends the declared columns of ``raw_schema`` and, if it has a name, the index.
+    The client sends the columns of ``raw_schema``, and the index if the index has a name.
 
     Args:
         workload: Workload whose ``compute_features`` and ``examples`` are called.
-        context_rows: Number of raw rows that one prediction needs: the newest row, and those before
-            it that its features and its window use. The POC gate compares the features of this
-            context with those of the whole history.
+        context_rows: Number of raw rows for one prediction: the newest row, and the earlier rows
+            that the features and the input window use. The POC gate compares the features from
+            this context with the features from the whole history.
         unknown: Values for the raw columns, or the index, that a client cannot know, such as the
             target.
-        unknown_newest: Values for the raw columns of which a client knows the earlier rows only,
-            such as a target whose earlier values are features. They replace what is sent for the
-            newest row, such as null.
-        as_labels: Whether numbers and booleans in columns of texts become texts, such as "1" for 1,
-            as ``sluice.workloads.columns.as_labels`` does it for the rows of a file.
-        max_elements: Maximum number of predictions of a request; each computes all features of its
-            rows.
+        unknown_newest: Values for the raw columns that a client knows only for earlier rows, such
+            as a target whose earlier values are features. They replace the values that the client
+            sends for the newest row.
+        as_labels: Whether numbers and booleans in text columns are converted to texts, such as 1 to
+            "1". ``sluice.workloads.columns.as_labels`` does the same for the rows of a file.
+        max_elements: Maximum number of predictions of a request. The features of all
+            ``context_rows`` rows are computed for each prediction.
 
     Raises:
         ContractError: The workload cannot be served from raw rows.
@@ -171,7 +172,7 @@ class RawRowsCodec(Codec):
                     fix="Send the newest row and the rows before it, with one value per column.",
                 )
         decoded = [
-            self._decode_one(pd.DataFrame(rows, columns=request.columns, dtype=object), number)
+            self._decode_element(pd.DataFrame(rows, columns=request.columns, dtype=object), number)
             for number, rows in enumerate(request.rows)
         ]
         return _join_inputs(decoded)
@@ -184,7 +185,8 @@ class RawRowsCodec(Codec):
             "unknown": as_part(self._unknown),
             "horizon_rows": as_part(self._workload.horizon_rows),
         }
-        # Added only if they are used, so that the digests of other codecs do not change.
+        # These settings are omitted if they are not used, so that the digests of codecs from before
+        # these settings existed do not change.
         if self._unknown_newest:
             parts["unknown_newest"] = as_part(self._unknown_newest)
         if self._as_labels:
@@ -253,7 +255,7 @@ class RawRowsCodec(Codec):
         has_columns = x.shape[2] == len(self._workload.feature_columns)
         return tuple(x[0, -1].tolist()) if has_columns else ()
 
-    def _decode_one(self, cells: pd.DataFrame, number: int) -> ModelInput:
+    def _decode_element(self, cells: pd.DataFrame, number: int) -> ModelInput:
         workload, name = self._workload, f"rows.{number}"
         raw = self._convert_rows(cells, name)
         try:
@@ -282,14 +284,14 @@ class RawRowsCodec(Codec):
             raise PayloadError(
                 f"The features of {name} cannot be computed: {type(error).__name__}.",
                 cause="The workload's code does not accept these rows.",
-                fix="Correct the rows, or report it to the owner of the model.",
+                fix="Correct the rows, or report the error to the owner of the model.",
             ) from error
         if input_length(inputs) != 1:
             raise PayloadError(
                 f"The newest row of {name} must become one input, but examples() returns "
                 f"{describe_input(inputs)}.",
                 cause="The workload omits the row, or makes several examples of it.",
-                fix="Send other rows, or report it to the owner of the model.",
+                fix="Send other rows, or report the error to the owner of the model.",
             )
         if not all(_is_within_magnitude(part) for part in input_parts(inputs)):
             raise PayloadError(
@@ -362,14 +364,14 @@ def _convert_column(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "p
 
 
 def _append_later_rows(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:
-    """Return the rows and ``num_rows`` later ones, which repeat the last row."""
+    """Return the rows, and ``num_rows`` copies of the last row with later index labels."""
     if not num_rows:
         return raw
     index = raw.index
-    last, step = index[-1], cast("Any", 1)
+    spacing = cast("Any", 1)
     if isinstance(index, pd.DatetimeIndex):
-        step = index[-1] - index[-2] if len(index) > 1 else pd.Timedelta(days=1)
-    labels = [last + step * number for number in range(1, num_rows + 1)]
+        spacing = index[-1] - index[-2] if len(index) > 1 else pd.Timedelta(days=1)
+    labels = [index[-1] + spacing * number for number in range(1, num_rows + 1)]
     later = raw.iloc[[-1] * num_rows].set_axis(pd.Index(labels, name=index.name), axis=0)
     return pd.concat([raw, later])
 

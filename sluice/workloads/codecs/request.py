@@ -68,7 +68,7 @@ class CodecRequest(BaseModel):
 
 
 def describe_invalid(error: ValidationError, request_type: type[CodecRequest]) -> str:
-    """Return what is wrong with a body in one sentence: the keys, and never their values.
+    """Return one sentence that names the invalid keys of a body, and never their values.
 
     Args:
         error: Error of the validation.

@@ -42,11 +42,11 @@ def check_round_trip(
 ) -> RoundTrip:
     """Decode requests for a few rows and compare the result with the examples of these rows.
 
-    This finds a tokenizer, an image size or a context that differs from that of the training rows:
-    one input comes from the codec, the other from ``examples`` of the workload.
+    A difference reveals that the codec uses another tokenizer, image size or context than
+    ``examples`` of the workload.
 
     Args:
-        workload: Returns the examples, and the requests for rows.
+        workload: Workload that returns the examples and the requests.
         codec: Codec of the workload.
         raw: Raw rows.
         frame: Feature frame.
@@ -70,16 +70,18 @@ def check_round_trip(
     return RoundTrip(num_rows=len(chosen_rows), max_deviation=deviation)
 
 
-def _parts(x: ModelInput) -> dict[str, Tensor]:
+def _tensors_by_name(x: ModelInput) -> dict[str, Tensor]:
     return {"": x} if isinstance(x, Tensor) else x
 
 
 def _scales(inputs: list[ModelInput]) -> dict[str, NDArray[np.float64]]:
-    """Return the standard deviation of each position of the last axis, for float inputs."""
+    """Return the standard deviation of each feature (last axis); only for floats with an axis."""
     scales: dict[str, NDArray[np.float64]] = {}
-    for name, part in _parts(inputs[0]).items():
+    for name, part in _tensors_by_name(inputs[0]).items():
         if part.is_floating_point() and part.ndim > 1:
-            values = torch.cat([_parts(x)[name].reshape(-1, part.shape[-1]) for x in inputs])
+            values = torch.cat(
+                [_tensors_by_name(x)[name].reshape(-1, part.shape[-1]) for x in inputs]
+            )
             scales[name] = values.double().std(dim=0, correction=0).numpy()
     return scales
 
@@ -92,12 +94,12 @@ def _compare(
     Raises:
         ContractError: Names, dtypes, shapes or values differ.
     """
-    decoded_parts, expected_parts = _parts(decoded), _parts(expected)
-    is_same_form = decoded_parts.keys() == expected_parts.keys() and all(
+    decoded_parts, expected_parts = _tensors_by_name(decoded), _tensors_by_name(expected)
+    is_same_structure = decoded_parts.keys() == expected_parts.keys() and all(
         part.shape == expected_parts[name].shape and part.dtype == expected_parts[name].dtype
         for name, part in decoded_parts.items()
     )
-    if not is_same_form:
+    if not is_same_structure:
         raise _mismatch_error(label, describe_input(expected), describe_input(decoded))
     largest = 0.0
     for name, part in decoded_parts.items():

@@ -38,11 +38,11 @@ class TokensRequest(CodecRequest):
 
 
 class TokensCodec(Codec):
-    """Codec of token ids. All sequences of a request have one length, so that nothing is padded.
+    """Codec of token ids. All sequences of a request have the same length, so no one is padded.
 
     Args:
         vocab_size: Number of token ids.
-        max_len: Maximum length of a sequence, that of the training [tokens].
+        max_len: Maximum length of a sequence, the same as in the training [tokens].
         min_len: Minimum length of a sequence [tokens].
         max_elements: Maximum number of sequences of a request. The server computes no larger batch.
 
