@@ -29,11 +29,10 @@ class ParquetFolder:
 def find_parquet_folder(
     source: ParquetSource, *, environ: Mapping[str, str]
 ) -> ParquetFolder | None:
-    """Return the folder at the URI of the source, or None if the URI is that of a file.
+    """Return the folder at the URI of the source, or None if the URI is not a folder.
 
-    A URI that ends with .parquet or .pq is that of a file; write a trailing slash for a folder of
-    such a name. Files and folders whose name begins with '_' or '.' are ignored, as other readers
-    do.
+    A URI that ends with .parquet or .pq names a file; if it is a folder, add a trailing slash.
+    Files and folders whose name begins with '_' or '.' are ignored, as by other readers.
 
     Raises:
         SourceError: The folder contains no Parquet file, or cannot be listed.
@@ -74,7 +73,7 @@ def find_parquet_folder(
 def read_parquet_folder(folder: ParquetFolder, source: ParquetSource) -> pd.DataFrame:
     """Return the rows of all files in the order of their paths.
 
-    Folder names such as 'year=2020' become columns: numbers if all values are integers, else texts.
+    Folder names such as 'year=2020' become columns: int64 if all values are integers, else texts.
 
     Raises:
         SourceError: A file cannot be read, files have different columns or dtypes, or the rows need
@@ -98,16 +97,16 @@ def read_parquet_folder(folder: ParquetFolder, source: ParquetSource) -> pd.Data
                 cause="The file is incomplete, was removed or has another format.",
                 fix="Write the file again.",
             ) from None
-        part = part.assign(**_values_of_folders(name))
+        part = part.assign(**_partition_values(name))
         num_memory_bytes += int(part.memory_usage(deep=True).sum())
         if num_memory_bytes > source.max_bytes:
             raise too_large_error(source, f"at least {num_memory_bytes:,} bytes of rows")
         if parts:
             _require_same_columns(source, folder.files[0], parts[0], name, part)
         parts.append(part)
-    has_labels = any(level is not None for level in parts[0].index.names)
-    rows = pd.concat(parts, ignore_index=not has_labels)
-    for column in _values_of_folders(folder.files[0]):
+    has_named_index = any(level is not None for level in parts[0].index.names)
+    rows = pd.concat(parts, ignore_index=not has_named_index)
+    for column in _partition_values(folder.files[0]):
         if rows[column].str.fullmatch(r"-?\d{1,18}").all():
             rows[column] = rows[column].astype("int64")
     return rows
@@ -117,7 +116,7 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(("_", ".")) for part in name.split("/"))
 
 
-def _values_of_folders(name: str) -> dict[str, str]:
+def _partition_values(name: str) -> dict[str, str]:
     from urllib.parse import unquote
 
     pairs = (part.split("=", 1) for part in name.split("/")[:-1] if "=" in part)
@@ -125,16 +124,16 @@ def _values_of_folders(name: str) -> dict[str, str]:
 
 
 def _require_same_columns(
-    source: ParquetSource, first: str, reference: pd.DataFrame, name: str, part: pd.DataFrame
+    source: ParquetSource, first_name: str, first_part: pd.DataFrame, name: str, part: pd.DataFrame
 ) -> None:
-    first_dtypes, dtypes = _dtype_names(reference), _dtype_names(part)
+    first_dtypes, dtypes = _dtype_names(first_part), _dtype_names(part)
     for column in {**first_dtypes, **dtypes}:
         first_dtype, dtype = first_dtypes.get(column, "missing"), dtypes.get(column, "missing")
         if first_dtype != dtype:
             raise SourceError(
                 f"All files of {source.uri} must have the same columns, but '{column}' is "
-                f"{first_dtype} in {first} and {dtype} in {name}.",
-                fix="Write the files with one schema.",
+                f"{first_dtype} in {first_name} and {dtype} in {name}.",
+                fix="Write all files with the same schema.",
             )
 
 

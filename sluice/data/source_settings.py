@@ -10,15 +10,15 @@ from sluice.data.number_format import DecimalSeparator, GroupSeparator
 from sluice.data.source_url import SourceUrl
 
 MAX_BYTES = 2 * 1024**3
-"""Default of ``max_bytes``, which protects from small compressed files that expand to huge
+"""Default of ``max_bytes``, which protects against small compressed files that expand to huge
 tables."""
 
 
 class PackagedBars(Settings):
-    """Real daily bars from 1999 to 2018 that the ``arch`` package contains; needs no network."""
+    """Real daily bars from 1999 to 2018, which are part of the installed ``arch`` package."""
 
     kind: Literal["packaged"] = "packaged"
-    name: Literal["sp500", "nasdaq"] = Field("sp500", description="Index whose bars are read.")
+    name: Literal["sp500", "nasdaq"] = Field("sp500", description="Stock index of the bars.")
 
 
 class CsvSource(Settings):
@@ -119,7 +119,7 @@ class SqlSource(Settings):
     )
     query: str = Field(
         min_length=1,
-        description="One SELECT that orders rows by their labels (ORDER BY); write a colon "
+        description="One SELECT that orders rows by their index labels (ORDER BY); write a colon "
         "before a word as '\\:'.",
     )
     index: str | None = Field(
@@ -166,7 +166,7 @@ class JsonLinesSource(Settings):
 class AssetSource(Settings):
     """The data frame that another Dagster asset of the project returns.
 
-    The rows are read by the IO manager of that asset, so they exist only in runs, schedules and
+    The IO manager of that asset reads the rows, so they are available only in runs, schedules and
     sensors of a Dagster project.
     """
 

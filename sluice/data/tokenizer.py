@@ -24,7 +24,7 @@ class WordTokenizer:
             ``UNKNOWN``.
 
     Raises:
-        ContractError: The vocabulary does not begin with these two, or a word is repeated.
+        ContractError: The vocabulary does not begin with these two entries, or repeats a word.
 
     >>> tokenizer = WordTokenizer.build(["Not bad, not good."], max_words=10)
     >>> tokenizer.encode("Not so good!")

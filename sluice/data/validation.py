@@ -12,7 +12,7 @@ from sluice.base.pluralize import pluralize
 from sluice.data.schema import Column, ColumnKind, Schema
 
 _MIN_ABBREVIATION_CHARS = 3
-"""Minimum length of a name that counts as an abbreviation of a longer one [characters]."""
+"""Minimum length of a name that counts as an abbreviation of a longer name [characters]."""
 
 # NumPy dtype kinds by declared kind. Integers are accepted as floats, because the conversion is
 # exact.
@@ -95,8 +95,8 @@ def _lookup_problems(df: pd.DataFrame, name: str) -> list[str]:
         return []
     if num_matches > 1:
         return [f"column '{name}' occurs {num_matches} times"]
-    near = nearest_name(name, [*names, *_index_names(df)])
-    hint = f" (nearest: '{near}')" if near else ""
+    nearest = nearest_name(name, [*names, *_index_names(df)])
+    hint = f" (nearest: '{nearest}')" if nearest else ""
     return [f"column '{name}' is missing{hint}"]
 
 
@@ -151,8 +151,8 @@ def _index_problems(index: pd.Index, required: Schema) -> list[str]:
         problems.append(f"the index must be named '{required.index_name}', got {got}")
     if required.index_kind is not None and not _is_kind(index.dtype, required.index_kind):
         is_text = required.index_kind == "datetime" and index.inferred_type == "string"
-        label = f": {_first_non_date(index)}" if is_text else ""
-        problems.append(f"the index must be {required.index_kind}, got {index.dtype}{label}")
+        detail = f": {_first_non_date(index)}" if is_text else ""
+        problems.append(f"the index must be {required.index_kind}, got {index.dtype}{detail}")
     if index.hasnans:
         is_null = np.asarray(index.isna())
         problems.append(f"the index must have no nulls, {_first_row(index, is_null)}")
@@ -190,7 +190,7 @@ def _first_text(series: "pd.Series[Any]", kind: ColumnKind) -> str:
 
 
 def _first_non_date(index: pd.Index) -> str:
-    """Describe the first label that is not a date, because of which all labels are text."""
+    """Describe the first index label that is not a date: it makes all index labels texts."""
     dates = pd.to_datetime(index.astype("str"), format="ISO8601", errors="coerce", utc=True)
     is_no_date = np.asarray(dates.isna())
     row = int(is_no_date.argmax())

@@ -34,7 +34,7 @@ def parse_columns(declarations: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-def declare(schema: "pa.Schema", declared_types: Mapping[str, str]) -> "pa.Schema":
+def apply_declared_types(schema: "pa.Schema", declared_types: Mapping[str, str]) -> "pa.Schema":
     """Return an inferred schema with the types that the user declared.
 
     A column of type null, which had no values in the records that the schema was inferred from,

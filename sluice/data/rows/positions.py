@@ -19,7 +19,7 @@ def check_positions(rows: Tensor, num_rows: int) -> NDArray[np.int64]:
         num_rows: Length of the source.
 
     Raises:
-        ContractError: The positions are not int64 (B,), or one is outside of the source.
+        ContractError: The positions are not int64 (B,), or a position is outside of the source.
     """
     if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.ndim != 1:
         received = (

@@ -33,7 +33,7 @@ class Shard(Record):
 
 
 class InputFile(Record):
-    """One file of the packed source, to detect that it changed."""
+    """One file of the packed source, with the values by which a change is detected."""
 
     name: str = Field(description="Path of the file, without credentials.")
     num_bytes: int | None = Field(description="Size [bytes]; None if the file system has no size.")
@@ -94,7 +94,7 @@ class ShardReader:
         if index is None or not index.complete:
             state = "no index" if index is None else "an index of an unfinished packing"
             raise SourceError(
-                f"{folder} must be a folder of packed shards, and has {state}.",
+                f"{folder} must be a folder of packed shards, but has {state}.",
                 fix="Run, or continue: sluice pack SOURCE DIR",
             )
         self.columns = dict(index.columns)
@@ -102,13 +102,13 @@ class ShardReader:
         self._first_rows = [0, *accumulate(shard.num_rows for shard in index.shards)]
         for shard in index.shards:
             self._require_size(shard)
-        self._open: dict[int, _OpenShard] = {}
+        self._open_shards: dict[int, _OpenShard] = {}
 
     def __len__(self) -> int:
         return self._first_rows[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": {}}
+        return self.__dict__ | {"_open_shards": {}}
 
     def records(
         self, rows: Sequence[int] | NDArray[np.int64], columns: Sequence[str] | None = None
@@ -148,9 +148,9 @@ class ShardReader:
                 yield batch if columns is None else batch.select(list(columns))
 
     def _shard(self, number: int) -> "_OpenShard":
-        if number not in self._open:
-            self._open[number] = _OpenShard(self._require_size(self._shards[number]))
-        return self._open[number]
+        if number not in self._open_shards:
+            self._open_shards[number] = _OpenShard(self._require_size(self._shards[number]))
+        return self._open_shards[number]
 
     def _require_size(self, shard: Shard) -> Path:
         path = self.folder / shard.file
@@ -158,7 +158,7 @@ class ShardReader:
         if size != shard.num_bytes:
             problem = "is missing" if size is None else f"has {size:,} bytes"
             raise SourceError(
-                f"The shard {path} must have {shard.num_bytes:,} bytes, and {problem}.",
+                f"The shard {path} must have {shard.num_bytes:,} bytes, but {problem}.",
                 cause="The file was removed, or copied incompletely.",
                 fix="Copy the folder again, or repair it: sluice pack SOURCE DIR",
             )

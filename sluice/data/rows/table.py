@@ -30,8 +30,8 @@ class TableRows:
         seq_len: Length of a window [rows]; None for single rows (B, D) without an axis of time.
         ends: Last row of every window, in the order of the examples; by default every row that
             has a complete window, so that window 0 ends at row ``seq_len - 1``.
-        allow_nan: Whether missing and non-finite values are accepted. A ``.npy`` file is not
-            checked for them.
+        allow_nan: Whether missing and non-finite values are accepted. The values of a ``.npy`` file
+            are not checked.
 
     Raises:
         SourceError: The file is missing or cannot be read.
@@ -62,10 +62,10 @@ class TableRows:
                 fix="Leave out columns, or name a Parquet file.",
             )
         is_matrix = path.suffix == ".npy"
-        matrix = (
+        matrix_path = (
             path if is_matrix else table_matrix(path, columns, Path(cache), allow_nan=allow_nan)
         )
-        self._matrix = MappedArray(matrix)
+        self._matrix = MappedArray(matrix_path)
         if len(self._matrix.shape) != 2 or self._matrix.dtype != np.float32:
             raise ContractError(
                 f"{path} must contain float32 (rows, columns), got {self._matrix.dtype} "

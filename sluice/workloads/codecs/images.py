@@ -56,7 +56,7 @@ class ImagesCodec(Codec):
         size: Height and width of the network's input, a number for a square [pixels].
         mode: RGB for three channels, L for grey values.
         resize: How images of other sizes are resized to ``size``; see ``ImageResize``.
-        as_float: Returns float32 from 0 to 1 instead of uint8 from 0 to 255.
+        as_float: Whether to return float32 from 0 to 1 instead of uint8 from 0 to 255.
         folder: Folder of the training images, from which a rehearsal builds its requests.
         column: Column of the feature frame or the raw rows with the paths, relative to the folder.
         watch: Function from a decoded image (C, H, W) to the values of the workload's feature

@@ -1,6 +1,6 @@
 """Codec of texts: tokenises and pads texts in the same way as those of the training rows.
 
-Shape legend: B = texts, L = length of the longest of them [tokens].
+Shape legend: B = texts, L = length of the longest text, or ``max_len`` [tokens].
 """
 
 from collections.abc import Callable, Mapping, Sequence

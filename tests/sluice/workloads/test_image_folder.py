@@ -131,7 +131,7 @@ def test_raw_expectations_require_the_rows_of_all_folds(folder):
 def test_missing_or_empty_folder_is_rejected(tmp_path):
     with pytest.raises(SettingsError, match="needs a folder of images"):
         Pets(ImageFolderSettings()).load_rows()
-    with pytest.raises(SourceError, match="must contain images, and contains none"):
+    with pytest.raises(SourceError, match="must contain images, but contains none"):
         make_workload(tmp_path).load_rows()
 
 
