@@ -73,7 +73,7 @@ def calibrate_column(
     Args:
         column: Reference of the column.
         settings: Drift settings with the number of PSI bins.
-        num_rows: Rows of the windows to be evaluated [rows].
+        num_rows: Size of the windows that will be evaluated [rows].
         num_draws: Number of resampled windows.
         seed: Seed of the draws, combined with the column's name.
 
@@ -136,10 +136,10 @@ def draw_sums(
 def null_from_draws(distance_DS: NDArray[np.float64], num_rows: int) -> NullDistribution:
     """Return the null distribution from the distances of windows of ``num_rows`` rows (D, S)."""
     num_draws = distance_DS.shape[0]
-    single_DS = distance_DS.astype(np.float32)
-    sorted_DS = np.sort(single_DS, axis=0)
+    rounded_DS = distance_DS.astype(np.float32)
+    sorted_DS = np.sort(rounded_DS, axis=0)
     smallest_p_D = np.full(num_draws, np.inf)
-    for sorted_D, distance_D in zip(sorted_DS.T, single_DS.T, strict=True):
+    for sorted_D, distance_D in zip(sorted_DS.T, rounded_DS.T, strict=True):
         num_at_least_D = num_draws - np.searchsorted(sorted_D, distance_D, "left")
         smallest_p_D = np.minimum(smallest_p_D, num_at_least_D / num_draws)
     return NullDistribution(

@@ -27,9 +27,9 @@ changes little, and the sums use several threads, whose synchronization is slow.
 
 
 _EVEN_RATIO = 0.75
-"""Limit for the variance of the mean, as a share of the variance for independent rows. Below the
-limit, rows count as more evenly spread than independent rows, and the block length is 1. Estimates
-for independent rows are rarely this low."""
+"""Rows count as more evenly spread than independent rows if the variance of their mean is below
+this share of the variance for independent rows. The block length is then 1. Estimates for
+independent rows are rarely this low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,10 @@ class Dependence:
 def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float) -> Dependence:
     """Return the largest block length of several series of a column, and the inflation factor.
 
-    The block length is 1 if the mean of a window varies less than that of independent rows. An
-    example is the weekday: each weekday is equally frequent in consecutive rows. Servers sample
-    requests at random, and a random sample varies as independent rows do.
+    The block length is 1 if the mean of a window varies less than the mean of independent rows. An
+    example is the weekday: each weekday is equally frequent in consecutive rows. Blocks would
+    preserve this evenness, but servers sample requests at random, and a random sample varies like
+    independent rows.
 
     The factor corrects two effects. First, drawn blocks are independent of each other, so
     resampling underestimates the variance; ``rows_component`` returns a corrected variance. Second,
@@ -59,8 +60,8 @@ def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float)
     Args:
         series: Series (N,) in time order, such as the ranks of a column and their distances from
             the median: volatility may be clustered even if the values are uncorrelated.
-        per_test_alpha: P-value at which a single test raises an alarm; for a smaller one, the
-            inflation factor is larger.
+        per_test_alpha: P-value at which a single test raises an alarm. A smaller p-value gives a
+            larger inflation factor.
     """
     length = max(map(_block_length, series))
     num_rows = series[0].size

@@ -129,6 +129,6 @@ _LEGEND = (
     "of windows with drift that the setting <code>drift_alarm</code> of the pipeline defines. If "
     "retraining may help, an alarm starts a training. INCONCLUSIVE means that a window has too "
     "little evidence for a decision, or that no window can be evaluated. WAITING means that there "
-    "are too few new rows or requests for a window. Neither of them means that there is no "
+    "are too few new rows or requests for a window. Neither verdict means that there is no "
     "drift.</p>"
 )

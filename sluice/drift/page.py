@@ -59,7 +59,7 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
 
 
 def _plots(report: DriftReport, reference: DriftReference) -> str:
-    by_name = {column.name: column for column in reference.columns}
+    column_references = {column.name: column for column in reference.columns}
     # ``share`` has the share of each bin. It is empty if the column was not compared.
     plotted_columns = [
         result
@@ -69,7 +69,7 @@ def _plots(report: DriftReport, reference: DriftReference) -> str:
     if not plotted_columns:
         return ""
     images = [
-        _image(column_png(result, by_name[result.column]), f"drift of {result.column}")
+        _image(column_png(result, column_references[result.column]), f"drift of {result.column}")
         for result in plotted_columns[:_MAX_PLOTS]
     ]
     num_hidden = len(plotted_columns) - len(images)

@@ -1,4 +1,4 @@
-"""Checks cheaply, from row labels and counts, whether a new window can be evaluated for drift."""
+"""Checks cheaply, from index labels and counts, whether a new window can be evaluated for drift."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class SourceIndex:
 
     index: pd.Index
     known_until: str
-    """Label of the last row used to create the version, held-out rows included."""
+    """Index label of the last row, training or held-out, from which the version was created."""
 
     has_losses: bool
     """Whether the version has stored held-out losses to compare with."""
@@ -51,7 +51,7 @@ def find_pending_windows(
         in_production_since: Time of the promotion; older samples belong to another version.
 
     Raises:
-        ContractError: The type of the row labels differs from that of the training rows.
+        ContractError: The index labels have another type than those of the training rows.
     """
     signals: list[Signal] = []
     wait_reasons: list[str] = []

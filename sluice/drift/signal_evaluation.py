@@ -65,8 +65,8 @@ class SignalEvaluator:
     def __init__(self, inputs: MonitorInputs, previous: MonitorState | None) -> None:
         self._inputs = inputs
         self._previous = previous
-        in_order = sorted(inputs.samples, key=lambda sample: sample.at)
-        self._samples = serving_samples.production_samples(in_order, inputs.in_production_since)
+        samples = sorted(inputs.samples, key=lambda sample: sample.at)
+        self._samples = serving_samples.production_samples(samples, inputs.in_production_since)
         self.reports: dict[Signal, DriftReport] = {}
         self.embedding_window: EmbeddingWindow | None = None
 
@@ -77,7 +77,7 @@ class SignalEvaluator:
             return self._update("rows", _UNORDERED, is_monitored=False)
         if not inputs.workload.feature_columns:
             return self._update("rows", _NO_COLUMNS, is_monitored=False)
-        reference = self._reference("features")
+        reference = self._load_reference("features")
         if isinstance(reference, str):
             return self._update("rows", reference)
         assert not isinstance(inputs.references, str), "a reference was loaded"
@@ -87,11 +87,11 @@ class SignalEvaluator:
         return self._update("rows", self._evaluate_table("rows", frame, reference, after=after))
 
     def update_serving_tables(self) -> tuple[SignalState, SignalState]:
-        """Evaluate the requests of clients, and the predictions that they got."""
+        """Evaluate the requests of clients, and the predictions for these requests."""
         columns = self._inputs.workload.feature_columns
         requests = serving_samples.request_frame(self._new_samples("requests"), columns)
-        features = self._reference("features")
-        predictions = self._reference("predictions")
+        features = self._load_reference("features")
+        predictions = self._load_reference("predictions")
         num_outputs = 0
         if not isinstance(predictions, str):
             num_outputs = len(predictions.columns) + len(predictions.excluded_columns)
@@ -135,11 +135,11 @@ class SignalEvaluator:
         title = self._title("embedding")
         page = inputs.save_page(lambda: embedding_page(title, embedding_window), "embedding")
         return self._update(
-            "embedding", self._result(report, embeddings.times, rows, (), "train", page)
+            "embedding", self._window_result(report, embeddings.times, rows, (), "train", page)
         )
 
     def reference_latencies(self) -> tuple[tuple[float, ...], str]:
-        """Return the reference latencies [s] and the time of the last one."""
+        """Return the reference latencies [s], and the time of the last of these requests."""
         previous = self._previous
         if previous is not None and previous.latencies:
             return previous.latencies, previous.latencies_until
@@ -147,8 +147,8 @@ class SignalEvaluator:
         num_needed = min(self._inputs.settings.window_rows, _MAX_LATENCIES)
         if len(latencies) < num_needed:
             return (), ""
-        first = latencies.iloc[:num_needed]
-        return tuple(first.tolist()), str(first.index[-1].isoformat())
+        first_latencies = latencies.iloc[:num_needed]
+        return tuple(first_latencies.tolist()), str(first_latencies.index[-1].isoformat())
 
     def update_latency(self, reference: tuple[float, ...], reference_until: str) -> SignalState:
         """Evaluate the latency, compared with the first requests to this version.
@@ -192,7 +192,7 @@ class SignalEvaluator:
             "latency", report, numbers, 1000 * np.array(reference), 1000 * window_N, "ms"
         )
         return self._update(
-            "latency", self._result(report, seconds.index, rows, (), "repair", page)
+            "latency", self._window_result(report, seconds.index, rows, (), "repair", page)
         )
 
     def update_losses(self) -> SignalState:
@@ -246,7 +246,7 @@ class SignalEvaluator:
         }
         page = self._save_quantity_page("losses", report, numbers, reference_N, window_N, unit)
         return self._update(
-            "losses", self._result(report, inputs.frame.index, rows, (), "train", page)
+            "losses", self._window_result(report, inputs.frame.index, rows, (), "train", page)
         )
 
     @property
@@ -292,7 +292,7 @@ class SignalEvaluator:
         has_faults = any(column.finding in DATA_FAULTS for column in report.drifted_columns)
         columns = tuple(column.column for column in report.drifted_columns)
         action: AlarmAction = "repair" if has_faults else "train"
-        return self._result(report, frame.index, rows, columns, action, page)
+        return self._window_result(report, frame.index, rows, columns, action, page)
 
     def _next_window(self, signal: Signal, index: pd.Index, *, after: str) -> RowRange | Waiting:
         last = self._last_label(signal)
@@ -300,7 +300,7 @@ class SignalEvaluator:
             index, after=last or after, is_first=last is None, settings=self._inputs.settings
         )
 
-    def _result(
+    def _window_result(
         self,
         report: DriftReport | LatencyReport | ConceptDriftReport | EmbeddingReport,
         index: pd.Index,
@@ -351,11 +351,12 @@ class SignalEvaluator:
 
         return self._inputs.save_page(render_page, signal)
 
-    def _reference(self, what: str) -> DriftReference | str:
+    def _load_reference(self, field: str) -> DriftReference | str:
+        """Return a drift reference of the version, or why the version has none."""
         references = self._inputs.references
         if isinstance(references, str):
             return references
-        digest: str | None = getattr(references, what)
+        digest: str | None = getattr(references, field)
         if digest is None:
             return " ".join(references.lacking)
         return load_reference(digest, self._inputs.store)

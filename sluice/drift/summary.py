@@ -14,7 +14,7 @@ def summarize(
     """Return verdict, reason and remedy.
 
     If a column or the joint distribution drifted, the verdict is DRIFT. Otherwise, if a column or
-    the joint distribution could not be tested, it is INCONCLUSIVE, because it may have drifted.
+    the joint distribution was not tested and may have drifted, the verdict is INCONCLUSIVE.
     """
     drifted_columns = [column for column in columns if column.verdict == "DRIFT"]
     if drifted_columns:
@@ -23,8 +23,8 @@ def summarize(
         return (
             "DRIFT",
             f"Drift in the joint distribution, but in no single column: {joint.reason}",
-            "The dependence between columns has changed: compare their correlations with those of "
-            "the reference, then retrain on newer rows.",
+            "The dependence between columns has changed: compare their correlations with the "
+            "correlations in the reference, then retrain on newer rows.",
         )
     untested_columns = [column for column in columns if column.verdict == "INCONCLUSIVE"]
     if untested_columns or (joint is not None and joint.verdict == "INCONCLUSIVE"):

@@ -28,7 +28,7 @@ from sluice.drift.report import (
 from sluice.drift.summary import summarize
 
 _MAX_NEW_CATEGORIES = 20
-"""Maximum number of new categories that a report lists, the most frequent ones."""
+"""Maximum number of new categories that a report lists. The most frequent categories are listed."""
 
 
 def evaluate_window(
@@ -39,14 +39,14 @@ def evaluate_window(
     A column counts as drifted without a test if it is missing, has another kind or too many new
     categories, or if all its values are missing although few are missing in the reference. Every
     other column has one p-value, based on the smallest p-value of its statistics. These p-values
-    and that of the joint test of all columns are adjusted by Benjamini-Hochberg. So without drift,
-    the probability that any of them is significant is at most about ``alpha``.
+    and the p-value of the joint test of all columns are adjusted by Benjamini-Hochberg. So without
+    drift, the probability that any test is significant is at most about ``alpha``.
 
     Args:
         reference: Drift reference, including its settings.
         frame: Rows in time order. Columns without a reference are listed but not tested.
         window: Identifier of the window in the report, such as its digest.
-        threads: Number of columns processed in parallel; the result does not depend on it.
+        threads: Number of columns that are processed in parallel; it does not affect the result.
 
     Raises:
         ContractError: Two columns of the window have the same name.
@@ -111,7 +111,7 @@ def _evaluate_column(
     """Return the result of one column before the adjustment of p-values."""
     if column.name not in frame:
         reason = "The window does not have this column."
-        result = _result(reference, column, "missing_column", reason)
+        result = _column_result(reference, column, "missing_column", reason)
         return _ColumnEvaluation(result=result, code_N=None)
     values = frame[column.name]
     untestable_result = _untestable_result(reference, column, values)
@@ -134,24 +134,24 @@ def _untestable_result(
     required_rows = reference.settings.min_rows
     if len(values) < required_rows:
         reason = f"The window has {len(values)} rows, required {required_rows}."
-        return _result(reference, column, "too_few_rows", reason)
+        return _column_result(reference, column, "too_few_rows", reason)
     kind = _kind(values)
     num_filled = int(values.notna().sum()) if kind is None else count_filled(values)
     if num_filled == 0:
         num_blocks = len(values) / column.dependence.block_length
-        # The power is the probability that all rows are missing if blocks are missing
-        # independently.
+        # missing_rate**num_blocks is the probability that all rows are missing if blocks are
+        # missing independently.
         is_expected = column.missing_rate**num_blocks > reference.settings.alpha
         reason = (
             f"All {len(values):,} values are missing; in the reference "
             f"{_rate(column.missing_rate)} are missing."
         )
         finding: ColumnFinding = "too_few_values" if is_expected else "all_missing"
-        return _result(reference, column, finding, reason, missing_rate=1.0)
+        return _column_result(reference, column, finding, reason, missing_rate=1.0)
     if kind != column.kind:
         names = {"numeric": "numbers", "category": "categories", None: str(values.dtype)}
         reason = f"The reference contains {names[column.kind]}, the window {names[kind]}."
-        return _result(reference, column, "changed_kind", reason)
+        return _column_result(reference, column, "changed_kind", reason)
     return None
 
 
@@ -173,7 +173,7 @@ def _compare(
     share_G, missing_rate = count_G[1:] / num_filled, count_G[0] / num_rows
     if null is None:
         reason, finding = _untested_reason(reference, column, num_rows)
-        return _result(reference, column, finding, reason, missing_rate=float(missing_rate))
+        return _column_result(reference, column, finding, reason, missing_rate=float(missing_rate))
     distance_S = column.distances(
         share_G[None], np.array([missing_rate]), reference.settings, num_rows
     )[0]
@@ -185,7 +185,7 @@ def _compare(
             column.statistics, distance_S, threshold_S, p_S, strict=True
         )
     )
-    return _result(
+    return _column_result(
         reference,
         column,
         "missing_values"
@@ -214,17 +214,17 @@ def _with_new_categories(
     normal_share = column.max_new_category_share(num_rows)
     if share <= normal_share:
         return result
-    first = next(iter(new_categories))
+    top_category = next(iter(new_categories))
     reason = (
         f"{_describe_categories(len(unseen_counts))} not in the reference, in {_rate(share)} of "
-        f"the rows (expected at most {_rate(normal_share)}); first '{first}'."
+        f"the rows (expected at most {_rate(normal_share)}); most frequent '{top_category}'."
     )
     # The verdict does not depend on the p-value, which is therefore excluded from the adjustment.
     drift_fields = {"p_value": math.nan, "verdict": "DRIFT", "finding": "new_categories"}
     return result.model_copy(update={**drift_fields, "reason": reason})
 
 
-def _result(
+def _column_result(
     reference: DriftReference,
     column: ColumnReference,
     finding: ColumnFinding,
@@ -236,7 +236,7 @@ def _result(
     effect: float = math.nan,
     share: tuple[float, ...] = (),
 ) -> ColumnResult:
-    """Return a result: DRIFT for findings that need no test, INCONCLUSIVE for others."""
+    """Return a result: DRIFT for findings that need no test, INCONCLUSIVE for other findings."""
     is_drift = finding in ("missing_column", "all_missing", "changed_kind")
     return ColumnResult(
         column=column.name,
