@@ -2,7 +2,7 @@
 
 A seeded shuffle changes the position of every row when a single row is added. A model that was
 trained before would then have seen rows that are now test rows. In an order by the values of the
-rows, rows keep their order when others are added.
+rows, rows keep their order when other rows are added.
 """
 
 import hashlib

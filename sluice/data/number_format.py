@@ -21,7 +21,7 @@ _FORMATS: tuple[tuple[DecimalSeparator, GroupSeparator | None], ...] = (
     (".", " "),
     (".", "'"),
 )
-"""Decimal separators and group separators that are guessed, the usual ones first."""
+"""Combinations of decimal separator and group separator that are tried, the usual formats first."""
 
 
 def convert_grouped_numbers(

@@ -63,7 +63,7 @@ def find_parquet_folder(
         raise SourceError(
             f"The folder {source.uri} must contain Parquet files, but has "
             f"{pluralize(len(names), 'other file')}.",
-            cause="Only names that end with .parquet or .pq are read, except hidden ones (_NAME, "
+            cause="Only files that end with .parquet or .pq are read, except hidden files (_NAME, "
             ".NAME).",
             fix="Correct 'uri', or use another kind of source.",
         )

@@ -35,7 +35,7 @@ class CsvSource(Settings):
         "date", description="Column of the file that labels its rows; null numbers them from 0."
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New column names by name in the file."
+        default_factory=dict, description="New column names, by the name of the column in the file."
     )
     separator: str = Field(",", min_length=1, max_length=1, description="Separator between values.")
     decimal: DecimalSeparator = Field(".", description="Decimal separator of numbers.")
@@ -98,7 +98,7 @@ class ParquetSource(Settings):
         description="Column or stored index that labels the rows; null numbers them from 0.",
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New column names by name in the file."
+        default_factory=dict, description="New column names, by the name of the column in the file."
     )
     max_bytes: int = Field(
         MAX_BYTES,
@@ -126,7 +126,8 @@ class SqlSource(Settings):
         "date", description="Column of the result that labels its rows; null numbers them from 0."
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New column names by name in the result."
+        default_factory=dict,
+        description="New column names, by the name of the column in the result.",
     )
     timeout_s: float = Field(
         600.0, gt=0, le=86_400, description="Maximum duration of the query [s]."
@@ -153,7 +154,7 @@ class JsonLinesSource(Settings):
         None, description="Key that labels the rows; null numbers them from 0."
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New column names by name in the file."
+        default_factory=dict, description="New column names, by the name of the column in the file."
     )
     max_bytes: int = Field(
         MAX_BYTES,
@@ -180,7 +181,8 @@ class AssetSource(Settings):
         "from 0.",
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New column names by name in the data frame."
+        default_factory=dict,
+        description="New column names, by the name of the column in the data frame.",
     )
 
     @property

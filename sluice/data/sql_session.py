@@ -109,7 +109,7 @@ def run_query(connection: Connection, source: SqlSource) -> tuple[list[str], lis
             if not result.returns_rows:
                 raise SourceError(
                     f"The query on {source.url} must be a SELECT, got a statement without rows.",
-                    cause="The statement writes; it was rolled back.",
+                    cause="The statement writes. It was rolled back.",
                     fix="Write one SELECT.",
                 )
             return list(result.keys()), _fetch(result, source, deadline, update_timeout)

@@ -15,7 +15,7 @@ _MIN_ABBREVIATION_CHARS = 3
 """Minimum length of a name that counts as an abbreviation of a longer name [characters]."""
 
 # NumPy dtype kinds by declared kind. Integers are accepted as floats, because the conversion is
-# exact.
+# exact up to 2^53.
 _DTYPE_KINDS: dict[ColumnKind, str] = {
     "float": "fiu",
     "int": "iu",

@@ -145,7 +145,7 @@ class JointReference:
         per_test_alpha: float,
         map_function: MapFunction,
     ) -> "JointReference":
-        """Return the joint reference of rows given as codes of all columns.
+        """Return the joint reference of rows, from the codes of all columns.
 
         Args:
             features: Random features of the rows.

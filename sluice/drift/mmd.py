@@ -32,7 +32,7 @@ class MmdTest:
     """Unbiased estimate of the squared MMD; it may be slightly negative."""
 
     p_value: float
-    """Share of permutations with at least this estimate; the observed assignment counts as one."""
+    """Share of permutations with at least this estimate; the observed assignment is one of them."""
 
     threshold: float
     """Estimate that equal distributions exceed at rate alpha."""

@@ -64,7 +64,7 @@ class DriftReference:
 
     @property
     def omission(self) -> str:
-        """Sentence on the columns that ``max_columns`` excludes; empty if none."""
+        """Sentence on the columns that ``max_columns`` excludes; empty if all are compared."""
         if not self.excluded_columns:
             return ""
         num_columns = len(self.columns) + len(self.excluded_columns)
@@ -117,7 +117,7 @@ def build_reference(
         seed: Seed of the column sample, the random features and the calibration windows; equal
             seeds give equal references.
         threads: Number of columns that are processed in parallel; it does not affect the result.
-        on_progress: Receives a line after every 16 measured or calibrated columns.
+        on_progress: Receives a line after every 16 measured or calibrated columns, and at the end.
 
     Raises:
         ContractError: There are too few rows, no columns or duplicate column names, or a column

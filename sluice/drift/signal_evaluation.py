@@ -254,7 +254,7 @@ class SignalEvaluator:
         return self._inputs.is_served or bool(self._samples)
 
     def _compute_losses(self, first_label: str, rows: RowRange) -> "pd.Series[float]":
-        """Return the deployed model's losses by label, from its held-out rows to the newest row."""
+        """Return the losses of the deployed model by label, from its first held-out row on."""
         inputs = self._inputs
         labels = row_labels(inputs.frame.index)
         first_positions = np.flatnonzero(labels == first_label)

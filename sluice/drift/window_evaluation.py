@@ -96,10 +96,11 @@ def evaluate_window(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ColumnEvaluation:
-    """Result of a column before the adjustment, and its codes; None if it cannot be compared."""
+    """Result of a column before the adjustment of p-values."""
 
     result: ColumnResult
     code_N: NDArray[np.uint8] | None
+    """Codes of the column; None if the column cannot be compared."""
 
 
 def _evaluate_column(
@@ -203,7 +204,7 @@ def _compare(
 def _with_new_categories(
     result: ColumnResult, column: ColumnReference, unseen_counts: dict[str, int], num_rows: int
 ) -> ColumnResult:
-    """Return the result with the new categories; it is drift if too many rows have one."""
+    """Return the result with the new categories: DRIFT if too many rows have a new category."""
     if not unseen_counts:
         return result
     new_categories = dict(

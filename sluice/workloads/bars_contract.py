@@ -29,7 +29,7 @@ RAW_SCHEMA = Schema(
 )
 
 FEATURES = (
-    Column(name="returns_vs", unit="deviations", description="Return over previous volatility."),
+    Column(name="returns_vs", unit="deviations", description="Return divided by past volatility."),
     Column(name="momentum_z", unit="deviations", description="Z-score of the momentum."),
     Column(name="atr_pct", unit="ln rate", description="Log of average true range over close."),
     Column(name="volume_z", unit="deviations", description="Z-score of the log volume."),
@@ -37,7 +37,9 @@ FEATURES = (
     Column(name="bb_pct_b", unit="share", description="Close within the Bollinger bands."),
     Column(name="vol_regime", unit="log ratio", description="Short- over long-term volatility."),
     Column(
-        name="return_accel", unit="deviations", description="Latest return minus the previous one."
+        name="return_accel",
+        unit="deviations",
+        description="Latest return minus the previous return.",
     ),
     Column(
         name="pv_divergence",

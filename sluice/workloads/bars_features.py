@@ -26,7 +26,7 @@ class FeatureSettings(Settings):
         10,
         ge=1,
         le=10_000,
-        description="Length of the log return that is the momentum [rows].",
+        description="The momentum is the log return over this number of rows [rows].",
     )
     momentum_z_rows: int = Field(
         63, ge=3, le=10_000, description="Window length of the z-score of the momentum [rows]."
@@ -69,8 +69,9 @@ class FeatureSettings(Settings):
         1e-6,
         gt=0,
         le=1,
-        description="Values with at most this standard deviation count as constant, because it may "
-        "be a rounding error. It is that of log values; for prices it is relative to their mean.",
+        description="Values count as constant if their standard deviation is at most this number, "
+        "which may be a rounding error. The deviation of closing prices is divided by their mean; "
+        "other deviations are those of log values.",
     )
 
     @model_validator(mode="after")
@@ -249,7 +250,7 @@ def bb_pct_b(
 
 
 def vol_regime(variance: "pd.Series[Any]", *, short_rows: int, long_rows: int) -> "pd.Series[Any]":
-    """Return the volatility of a short window relative to that of a long window [log ratio].
+    """Return the volatility in a short window relative to a long window [log ratio].
 
     Formula: ln(mean(v, short) / mean(v, long)) / 2 over the rows up to t, where v is the floored
     Garman-Klass variance, which is more precise than the squared return. By construction the value
@@ -266,7 +267,7 @@ def vol_regime(variance: "pd.Series[Any]", *, short_rows: int, long_rows: int) -
 def return_accel(
     close: "pd.Series[Any]", *, span_rows: int, vol_rows: int, floor: float
 ) -> "pd.Series[Any]":
-    """Return the latest return minus the previous one [deviations].
+    """Return the latest return minus the previous return [deviations].
 
     Formula: (m_t - m_t-k) / (s sqrt(2 k)) with the momentum m_t = ln(C_t / C_t-k), where s is the
     floored trailing volatility at t. If returns are independent, the result has the variance 1.

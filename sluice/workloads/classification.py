@@ -41,7 +41,8 @@ def class_targets(target_N1: Tensor, classes: tuple[str | int, ...]) -> Tensor:
     """Return the class numbers (N,) in a numeric target column (N, 1).
 
     Raises:
-        ContractError: No classes are declared, or a target is not the number of a class.
+        ContractError: Fewer than two classes are declared, or a target is not the number of a
+            class.
     """
     num_classes = count_classes(classes)
     target_N = target_N1[:, 0]

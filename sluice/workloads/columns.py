@@ -1,7 +1,7 @@
 """Columns of a table as inputs of a network: numbers, categories, texts, dates and earlier values.
 
-Each class computes its features from one raw column. Features of a row depend on this row alone,
-or on earlier rows, and on the declared arguments, never on statistics of the table. So they are
+Each class computes its features from one raw column. The features of a row depend only on this row,
+on earlier rows and on the declared arguments, never on statistics of the table. So the features are
 the same in training and in serving, and no test row affects them.
 
 Shape legend: N = rows, W = features of a text.

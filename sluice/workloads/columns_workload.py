@@ -24,7 +24,7 @@ KEY = "key"
 """Name of the index of rows in hash order."""
 
 CLUSTER = "cluster"
-"""Auxiliary column with the label of each row, if several rows have the same label."""
+"""Auxiliary column with the index label of each row, if several rows have the same index label."""
 
 _MIN_TRAIN_ROWS = 16
 _MAX_ELEMENTS = 64
@@ -126,7 +126,7 @@ class ColumnsWorkload(Workload):
         return frame
 
     def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
-        """Return walk-forward folds; rows with the same label are in the same split."""
+        """Return walk-forward folds; rows with the same index label are in the same split."""
         if self.cluster_column is None:
             return super().plan_folds(frame)
         starts = np.append(np.flatnonzero(~frame.index.duplicated()), len(frame)).tolist()
@@ -160,10 +160,11 @@ class ColumnsWorkload(Workload):
         """Return how rows of the table become inputs: clients send the columns of ``inputs``.
 
         If rows are independent, a client sends one row for each prediction. In time order, it also
-        sends the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need, with
-        earlier targets if these are inputs. A subclass whose ``compute_features`` uses more earlier
-        rows overrides this method. Clients send windows of features instead if rows have clusters,
-        if their index cannot be continued, or if independent rows form windows.
+        sends the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need. If
+        earlier targets are inputs, the client sends these, too. A subclass whose
+        ``compute_features`` uses more earlier rows overrides this method. Clients send windows of
+        features instead if rows have clusters, if the index has no next value (texts), or if
+        independent rows form windows.
         """
         is_ordered = self._index is not None
         can_continue = self.index_kind in ("datetime", "int", "float")

@@ -58,7 +58,7 @@ class ConstantBaseline:
     unit: float
     """Decrease of the loss for a predictor that knows the target."""
     problem: str = ""
-    """Reason why no baseline could be measured; empty if it could."""
+    """Reason why no baseline could be measured; empty if a baseline was measured."""
 
 
 def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline:

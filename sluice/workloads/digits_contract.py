@@ -79,6 +79,6 @@ def validate_digits(df: pd.DataFrame, *, min_class_share: float) -> None:
         raise ContractError(
             f"Every digit must have at least {min_class_share:.1%} of the {len(df)} rows, got "
             f"{shares}.",
-            cause="A filter or a join dropped a class, or its label changed.",
+            cause="A filter or a join dropped a class, or the label of a class changed.",
             fix="Correct the source, or lower min_class_share.",
         )

@@ -40,7 +40,7 @@ def has_fitted_state(workload: Workload) -> bool:
         (implemented,) = (name for name, is_overridden in overrides.items() if is_overridden)
         (missing,) = (name for name, is_overridden in overrides.items() if not is_overridden)
         raise ContractError(
-            f"{type(workload).__name__} must implement both fit() and encode(), and implements "
+            f"{type(workload).__name__} must implement both fit() and encode(), but implements "
             f"only {implemented}().",
             cause="fit() returns what encode() applies to the inputs.",
             fix=f"Implement {missing}(), or remove {implemented}().",
@@ -161,7 +161,7 @@ def _as_tensor(value: Any, name: str) -> Tensor:
         ) from None
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise ContractError(
-            f"{name} must be finite, and contains NaN or infinity.",
+            f"{name} must be finite, but contains NaN or infinity.",
             cause="A column of the train rows has missing values, or is constant and was used as a "
             "divisor.",
             fix="Fill or drop the missing values in compute_features.",

@@ -32,7 +32,7 @@ class FrameSettings(WorkloadSettings):
     target: str = Field(description="Column to predict.")
     numbers: tuple[str, ...] = Field((), strict=False, description="Numeric input columns.")
     categories: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
-        {}, description="Values of each input column that holds texts, by column."
+        {}, description="Values of each input column of texts, by column name."
     )
     labels: tuple[str, ...] = Field(
         (), strict=False, description="Classes of the target; empty for a regression."
@@ -91,7 +91,7 @@ def describe_frame(
     )
     if is_time_ordered and not frame.index.is_unique:
         raise ContractError(
-            "Rows in time order must have distinct labels, got "
+            "Rows in time order must have distinct index labels, got "
             f"{pluralize(int(frame.index.duplicated().sum()), 'repeated label')}, the first "
             f"{frame.index[frame.index.duplicated()][0]}.",
             cause="Several rows belong to the same time, such as several assets of one day.",
@@ -116,8 +116,8 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
         ContractError: A column is missing (the message suggests the nearest name), or two columns
             have the same name.
     """
-    known = list(frame.columns)
-    repeated_names = sorted({name for name in known if known.count(name) > 1})
+    column_names = list(frame.columns)
+    repeated_names = sorted({name for name in column_names if column_names.count(name) > 1})
     if repeated_names:
         raise ContractError(
             "The columns of the frame must have distinct names, got "
@@ -125,10 +125,10 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
             fix="Rename or drop one of them.",
         )
     for name in names:
-        if name not in known:
+        if name not in column_names:
             raise ContractError(
-                f"The frame has no column '{name}'.{suggest_nearest(name, known)}",
-                fix=f"Use one of its columns: {', '.join(known) or 'none'}.",
+                f"The frame has no column '{name}'.{suggest_nearest(name, column_names)}",
+                fix=f"Use one of its columns: {', '.join(column_names) or 'none'}.",
             )
 
 

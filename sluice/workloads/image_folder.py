@@ -53,7 +53,7 @@ class ImageFolderSettings(WorkloadSettings):
     )
     mode: ImageMode = Field("RGB", description="RGB for colours, L for grey values.")
     skip_broken: bool = Field(
-        False, description="Omit images that cannot be decoded, with a warning."
+        False, description="Whether to omit images that cannot be decoded, with a warning."
     )
 
 

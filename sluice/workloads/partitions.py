@@ -212,9 +212,9 @@ def _raw_positions(
     label_positions = labels.unique().get_indexer(part.index)
     if (label_positions < 0).any():
         raise ContractError(
-            f"The rows of the feature frame must keep their labels from the raw rows, but "
-            f"{part.index[label_positions < 0][0]} in partition '{partition.name}' is not one of "
-            "them.",
+            "The rows of the feature frame must keep their index labels from the raw rows, but "
+            f"no raw row of partition '{partition.name}' has the label "
+            f"{part.index[label_positions < 0][0]}.",
             fix="Do not change the index in compute_features.",
         )
     first_positions = np.flatnonzero(~labels.duplicated())

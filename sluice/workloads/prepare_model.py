@@ -50,11 +50,11 @@ def prepare_model(
 
 def _sizes(workload: Workload, train: Examples, encoder: InputEncoder | None) -> tuple[int, int]:
     """Return the numbers of features and of outputs; 0 features for a dict of inputs."""
-    first = train.take(torch.arange(1))
+    first_example = train.take(torch.arange(1))
     # A tensor is passed as a whole, because output_shape() may read all values, such as classes.
-    targets = train.y if isinstance(train.y, Tensor) else first.targets
+    targets = train.y if isinstance(train.y, Tensor) else first_example.targets
     output_shape = workload.output_shape(targets)
     # An output (N,) has one value per example, not N outputs.
     num_outputs = output_shape[-1] if len(output_shape) > 1 else 1
-    x = first.inputs if encoder is None else encoder(first.inputs)
+    x = first_example.inputs if encoder is None else encoder(first_example.inputs)
     return x.shape[-1] if isinstance(x, Tensor) else 0, num_outputs

@@ -83,7 +83,7 @@ def completion_pairs(
 
 
 def judge(question: str, temperature: float) -> str:  # noqa: ARG001 - a judge without randomness
-    """Say which completion of a sentence is better: the one whose verb agrees with the subject.
+    """State which of two completions is better: the one whose verb agrees with the subject.
 
     ``sluice judge`` asks the question. The function replaces a large language model: it knows which
     nouns and verbs are singular or plural, but not the rest of the grammar.

@@ -90,7 +90,7 @@ class TextClassifierWorkload(Workload):
         ]
         if rows_without_text:
             raise ContractError(
-                f"Every row must have a text, and row {rows_without_text[0]} has "
+                f"Every row must have a text, but row {rows_without_text[0]} has "
                 f"{texts['text'].iloc[rows_without_text[0]]!r} ({len(rows_without_text)} in "
                 "total).",
                 fix="Drop rows without a text in load_texts().",
@@ -109,7 +109,7 @@ class TextClassifierWorkload(Workload):
         labels = set(raw["label"])
         if empty_row is not None:
             raise ContractError(
-                f"Every text must have a word, and row {empty_row} (label "
+                f"Every text must have a word, but row {empty_row} (label "
                 f"{raw.index[empty_row]}) has {raw['text'].iloc[empty_row]!r}.",
                 fix="Drop texts without words in load_texts().",
             )

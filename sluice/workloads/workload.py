@@ -76,8 +76,8 @@ class Workload(ABC):
     """Schema of the raw rows; by default no column is required."""
 
     feature_schema: Schema = DerivedFeatureSchema()  # type: ignore[assignment]
-    """Schema of features, target and auxiliary columns that baseline or metrics use. By default
-    all ``feature_columns`` and the target as numbers, so that each column is declared once."""
+    """Schema of features, target and auxiliary columns that baseline or metrics use. By default it
+    contains all ``feature_columns`` and the target as numbers, so each column is declared once."""
 
     feature_columns: tuple[str, ...]
     """Names of the columns that are inputs of the network, in the order of the inputs."""
@@ -109,7 +109,7 @@ class Workload(ABC):
 
     display_column: str | None = None
     """Column of the feature frame that describes a row to a reader, such as the path of an image.
-    Reports show it beside the label of the row."""
+    Reports show it beside the index label of the row."""
 
     loss_unit: str = TaskDefault(  # type: ignore[assignment]
         regression="target units squared", classification="nats"
@@ -156,8 +156,8 @@ class Workload(ABC):
     feature_partitions: FeaturePartitions | None = None
     """Declares that ``compute_features`` can be called for one partition of the raw rows at a time:
     ``PeriodPartitions`` or ``KeyPartitions`` of ``sluice.workloads.partitions``. The pipeline then
-    recomputes only the partitions whose raw rows changed, in several processes if it takes long,
-    and checks that the features do not depend on other rows."""
+    recomputes only the partitions whose raw rows changed, in several processes if one would take
+    long, and checks that the features do not depend on other rows."""
 
     is_served: bool = True
     """Whether a promoted version answers requests. False for a model that is only trained, compared
@@ -235,9 +235,9 @@ class Workload(ABC):
         """Return arrays that are fitted on train rows, such as a vocabulary or a normaliser.
 
         A workload that overrides this method overrides ``encode`` as well. The arrays are stored
-        with the weights of the network, so that evaluation and serving use those of the training.
-        The method is called for each fold. It must be a function of its argument alone: the POC
-        gate changes all other rows, and fails if the result changes.
+        with the weights of the network, so that evaluation and serving use the arrays of the
+        training. The method is called for each fold. The result must depend on the argument alone:
+        the POC gate changes all other rows, and fails if the result changes.
 
         Args:
             train_frame: Train rows of one fold, from ``compute_features``.
@@ -364,8 +364,8 @@ class Workload(ABC):
     ) -> Tensor:
         """Return what a client receives for the output of a network; by default the whole output.
 
-        Override it if the output is too large for a response, such as the logits of every token,
-        together with ``served_losses``. The server returns the mean over the networks of a version.
+        If the output is too large for a response, such as the logits of every token, override this
+        method and ``served_losses``. The server returns the mean over the networks of a version.
 
         Args:
             output: Output for the elements of a request (B, ...).

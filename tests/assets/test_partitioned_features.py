@@ -231,7 +231,7 @@ def test_changed_labels_or_partition_dependent_columns_are_refused(store):
             frame = super().compute_features(raw)
             return frame.assign(more=1.0) if raw.index[0].year == 2021 else frame
 
-    with pytest.raises(ContractError, match="must keep their labels from the raw rows"):
+    with pytest.raises(ContractError, match="must keep their index labels from the raw rows"):
         compute_all(Renumbered(), daily_rows(), store)
     with pytest.raises(ContractError, match=r"'last' is float64 in .*'2020-01'.* and float32 in"):
         compute_all(Typed(), daily_rows(), store)

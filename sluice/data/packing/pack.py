@@ -202,7 +202,7 @@ class _Packing:
             self._report()
         if not index.shards:
             raise SourceError(
-                f"{index.source} must have at least one record, and has none.",
+                f"{index.source} must have at least one record, but is empty.",
                 fix="Check the path, or the export that wrote the file.",
             )
         index = index.model_copy(update={"complete": True})

@@ -121,7 +121,8 @@ def gather_targets(source: RowSource | Tensor, rows: Tensor) -> Tensor:
 def spread_rows(num_rows: int, max_rows: int) -> Tensor:
     """Return at most ``max_rows`` evenly spaced positions of ``num_rows``, int64.
 
-    Neighbouring rows of a time series are nearly equal; evenly spaced rows cover the whole period.
+    Neighbouring rows of a time series are nearly equal, but evenly spaced rows cover the whole
+    period.
     """
     if num_rows <= max_rows:
         return torch.arange(num_rows)

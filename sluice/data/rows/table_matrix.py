@@ -28,7 +28,8 @@ def table_matrix(
     """Return the ``.npy`` file with the columns of a table as float32 (N, D).
 
     The file is written if the table is used for the first time or has changed. The name of the file
-    contains a digest of the table's path, size and modification time, and of the arguments.
+    contains a digest of the table's path, size and modification time, of ``columns`` and
+    ``allow_nan``.
 
     Args:
         path: Parquet or Arrow file, or a folder written by ``sluice pack``.

@@ -24,8 +24,8 @@ class TokenRows:
         vocab_size: Number of token ids of the network's embedding.
         max_len: Longer documents are cut after this number of tokens; None keeps them whole.
         pad_id: Id at the positions after the end of a document.
-        pad_to: ``longest`` pads to the longest of the chosen documents; ``max_len`` to ``max_len``,
-            for networks that need one shape.
+        pad_to: ``longest`` pads to the longest of the chosen documents. ``max_len`` pads to
+            ``max_len`` tokens, for networks that need one shape.
         names: Names of the ids, int64 (B, L), and of the mask, bool (B, L), which is True at the
             positions of the document: the parameters of ``forward()``.
         offsets: ``.npy`` file with the position of each document's first token and, at the end,

@@ -50,7 +50,7 @@ class ImagesRequest(CodecRequest):
 
 
 class ImagesCodec(Codec):
-    """Codec of image files in base64, decoded and resized as ``ImageFolderRows`` does it.
+    """Codec of image files in base64, decoded and resized in the same way as ``ImageFolderRows``.
 
     Args:
         size: Height and width of the network's input, a number for a square [pixels].
@@ -60,8 +60,8 @@ class ImagesCodec(Codec):
         folder: Folder of the training images, from which a rehearsal builds its requests.
         column: Column of the feature frame or the raw rows with the paths, relative to the folder.
         watch: Function from a decoded image (C, H, W) to the values of the workload's feature
-            columns, such as its brightness. They are stored with sampled requests, to detect drift;
-            None stores none.
+            columns, such as its brightness. The values are stored with sampled requests, to detect
+            drift. None: no values are stored.
         formats: Accepted file formats, by Pillow's names.
         max_pixels: Images with more pixels are refused before they are decoded.
         max_images: Maximum number of images of a request.
@@ -97,7 +97,7 @@ class ImagesCodec(Codec):
         if mode not in ("RGB", "L") or resize not in ("crop", "stretch"):
             raise ContractError(
                 f"mode must be RGB or L, and resize crop or stretch, got {mode!r} and {resize!r}.",
-                fix="Pass what the training rows use.",
+                fix="Pass the values that ImageFolderRows has for the training rows.",
             )
         self._decoder = ImageDecoder(mode=mode, size=(height, width), resize=resize)
         self._size, self._as_float = (height, width), as_float
@@ -149,8 +149,8 @@ class ImagesCodec(Codec):
     def probes(self) -> tuple[CodecProbe, ...]:
         """Return the digests of two generated images after resizing.
 
-        They reveal a change of Pillow's resize filter. The files are PNG, because its pixels do not
-        depend on the decoder.
+        They reveal a change of Pillow's resize filter. The images are PNG files, because the pixels
+        of a PNG file do not depend on the decoder.
         """
         probes = []
         for height, width in ((37, 53), (11, 7)):

@@ -128,7 +128,7 @@ class RawRowsCodec(Codec):
         if undeclared:
             raise ContractError(
                 f"'unknown' must name columns of the raw schema of {name}, and 'unknown_newest' "
-                f"other columns of it, got {undeclared[0]!r}.",
+                f"other columns of this schema, got {undeclared[0]!r}.",
                 fix=f"The raw columns are {', '.join(schema.names)}.",
             )
         if workload.cluster_column is not None:
@@ -297,7 +297,7 @@ class RawRowsCodec(Codec):
             raise PayloadError(
                 f"The features of {name} must be finite with magnitudes of at most "
                 f"{MAX_MAGNITUDE:.3g}, got others in {describe_input(inputs)}.",
-                cause="A value is missing, or far outside the training data.",
+                cause="A value is missing, or is far outside the training data.",
                 fix="Check the values and their units.",
             )
         return inputs
@@ -377,7 +377,7 @@ def _append_later_rows(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:
 
 
 def _join_inputs(inputs: list[ModelInput]) -> ModelInput:
-    """Return the inputs of all elements as one."""
+    """Return the inputs of all elements as one batch."""
     first = inputs[0]
     try:
         if isinstance(first, torch.Tensor):

@@ -23,7 +23,7 @@ from sluice.workloads.workload import Workload
 _MAX_ROWS = 8
 """Maximum number of rows that are compared."""
 _MAX_DEVIATION = 1e-4
-"""Maximum difference of an input, in standard deviations of this input over the compared rows.
+"""Maximum difference of a feature, in standard deviations of the feature over the compared rows.
 Features with a decaying memory differ slightly if their history is cut."""
 
 
@@ -75,7 +75,7 @@ def _tensors_by_name(x: ModelInput) -> dict[str, Tensor]:
 
 
 def _scales(inputs: list[ModelInput]) -> dict[str, NDArray[np.float64]]:
-    """Return the standard deviation of each feature (last axis); only for floats with an axis."""
+    """Return the standard deviation of each feature (last axis), for float tensors (B, ..., D)."""
     scales: dict[str, NDArray[np.float64]] = {}
     for name, part in _tensors_by_name(inputs[0]).items():
         if part.is_floating_point() and part.ndim > 1:

@@ -52,16 +52,17 @@ class TextCodec(Codec):
             is reported before a request is answered.
         max_len: Longer texts are cut after this number of tokens; None keeps them whole.
         pad_id: Token id at the positions after the end of a text.
-        pad_to: ``longest`` pads to the longest text of a request; ``max_len`` to ``max_len``, for
-            networks that need one shape.
+        pad_to: ``longest`` pads to the longest text of a request. ``max_len`` pads to ``max_len``
+            tokens, for networks that need one shape.
         names: Names of the ids, int64 (B, L), and of the mask, bool (B, L): the parameters of
             ``forward()``. None passes the ids alone, as one tensor.
         column: Column of the feature frame or the raw rows with the texts, from which a rehearsal
             builds its requests.
         watch: Function from a text to the values of the workload's feature columns, such as its
-            length. They are stored with sampled requests, to detect drift; None stores none.
+            length. The values are stored with sampled requests, to detect drift. None: no values
+            are stored.
         probes: Texts whose token ids are compared between training and serving.
-        max_chars: Longer texts are refused [characters].
+        max_chars: Maximum length of a text; longer texts are refused [characters].
         max_texts: Maximum number of texts of a request.
         max_tokens: Maximum number of positions B x L of a request, padding included.
 

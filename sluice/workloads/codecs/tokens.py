@@ -38,13 +38,14 @@ class TokensRequest(CodecRequest):
 
 
 class TokensCodec(Codec):
-    """Codec of token ids. All sequences of a request have the same length, so no one is padded.
+    """Codec of token ids. All sequences of a request have the same length, without padding.
 
     Args:
         vocab_size: Number of token ids.
         max_len: Maximum length of a sequence, the same as in the training [tokens].
         min_len: Minimum length of a sequence [tokens].
-        max_elements: Maximum number of sequences of a request. The server computes no larger batch.
+        max_elements: Maximum number of sequences of a request. The server does not compute larger
+            batches.
 
     Raises:
         ContractError: A setting is less than 1, or ``min_len`` exceeds ``max_len``.

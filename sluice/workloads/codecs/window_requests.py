@@ -25,7 +25,7 @@ FeatureRow = Annotated[list[FiniteFloat], Field(min_length=1, fail_fast=True)]
 WindowRows = Annotated[list[FeatureRow], Field(min_length=1, fail_fast=True)]
 
 _MAX_COMPARED_CHARS = 200
-"""Number of characters of an unknown column name that are compared with the known names."""
+"""Number of characters of an unknown column name that are compared with the required names."""
 
 MAX_MAGNITUDE = 2.0**63
 """Maximum magnitude of a value. Squares of accepted values, up to 2^126, do not overflow single
