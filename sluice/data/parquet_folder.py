@@ -81,7 +81,7 @@ def read_parquet_folder(folder: ParquetFolder, source: ParquetSource) -> pd.Data
     """
     import pyarrow as pa
 
-    parts: list[pd.DataFrame] = []
+    frames: list[pd.DataFrame] = []
     num_bytes = num_memory_bytes = 0
     for name in folder.files:
         try:
@@ -90,22 +90,22 @@ def read_parquet_folder(folder: ParquetFolder, source: ParquetSource) -> pd.Data
             if num_bytes > source.max_bytes:
                 raise too_large_error(source, "larger files")
             require_bounded_parquet(content, source)
-            part = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
+            frame = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
         except (pa.ArrowInvalid, OSError) as error:
             raise SourceError(
                 f"{name} of {source.uri} cannot be read as Parquet: {error}.",
                 cause="The file is incomplete, was removed or has another format.",
                 fix="Write the file again.",
             ) from None
-        part = part.assign(**_partition_values(name))
-        num_memory_bytes += int(part.memory_usage(deep=True).sum())
+        frame = frame.assign(**_partition_values(name))
+        num_memory_bytes += int(frame.memory_usage(deep=True).sum())
         if num_memory_bytes > source.max_bytes:
             raise too_large_error(source, f"at least {num_memory_bytes:,} bytes of rows")
-        if parts:
-            _require_same_columns(source, folder.files[0], parts[0], name, part)
-        parts.append(part)
-    has_named_index = any(level is not None for level in parts[0].index.names)
-    rows = pd.concat(parts, ignore_index=not has_named_index)
+        if frames:
+            _require_same_columns(source, folder.files[0], frames[0], name, frame)
+        frames.append(frame)
+    has_named_index = any(level is not None for level in frames[0].index.names)
+    rows = pd.concat(frames, ignore_index=not has_named_index)
     for column in _partition_values(folder.files[0]):
         if rows[column].str.fullmatch(r"-?\d{1,18}").all():
             rows[column] = rows[column].astype("int64")
@@ -124,9 +124,13 @@ def _partition_values(name: str) -> dict[str, str]:
 
 
 def _require_same_columns(
-    source: ParquetSource, first_name: str, first_part: pd.DataFrame, name: str, part: pd.DataFrame
+    source: ParquetSource,
+    first_name: str,
+    first_frame: pd.DataFrame,
+    name: str,
+    frame: pd.DataFrame,
 ) -> None:
-    first_dtypes, dtypes = _dtype_names(first_part), _dtype_names(part)
+    first_dtypes, dtypes = _dtype_names(first_frame), _dtype_names(frame)
     for column in {**first_dtypes, **dtypes}:
         first_dtype, dtype = first_dtypes.get(column, "missing"), dtypes.get(column, "missing")
         if first_dtype != dtype:

@@ -67,14 +67,14 @@ def nearest_name(name: str, known: list[str]) -> str | None:
     >>> nearest_name("temperature", ["demand", "temp"])
     'temp'
     """
-    by_lower = {other.lower(): other for other in reversed(known)}
-    matches = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
+    name_by_lowercase = {known_name.lower(): known_name for known_name in reversed(known)}
+    matches = difflib.get_close_matches(name.lower(), list(name_by_lowercase), n=1)
     if matches:
-        return by_lower[matches[0]]
-    for lower, other in by_lower.items():
-        shorter, longer = sorted((name.lower(), lower), key=len)
+        return name_by_lowercase[matches[0]]
+    for lowercase, known_name in name_by_lowercase.items():
+        shorter, longer = sorted((name.lower(), lowercase), key=len)
         if len(shorter) >= _MIN_ABBREVIATION_CHARS and longer.startswith(shorter):
-            return other
+            return known_name
     return None
 
 

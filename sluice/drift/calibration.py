@@ -86,8 +86,8 @@ def calibrate_column(
     block_KG = column.block_KG.astype(np.float64)
     total_G = block_KG.sum(axis=0)
     chunks = []
-    for size in chunk_sizes(num_draws):
-        drawn_DG = draw_sums(block_KG, num_blocks, size, rng)
+    for chunk_size in chunk_sizes(num_draws):
+        drawn_DG = draw_sums(block_KG, num_blocks, chunk_size, rng)
         with np.errstate(invalid="ignore"):  # a draw in which every value is missing
             change_DG = drawn_DG[:, 1:] / drawn_DG[:, 1:].sum(axis=1, keepdims=True)
         change_DG -= total_G[1:] / total_G[1:].sum()

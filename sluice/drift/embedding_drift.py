@@ -170,8 +170,8 @@ def _decide(
 
 def _has_enough_permutations(alpha: float, length: int, *samples: NDArray[np.float64]) -> bool:
     """Return whether the blocks of both samples have enough permutations for a p-value of alpha."""
-    first, second = (len(sample) // length for sample in samples)
-    return math.comb(first + second, first) * alpha >= 1
+    num_first_blocks, num_second_blocks = (len(sample) // length for sample in samples)
+    return math.comb(num_first_blocks + num_second_blocks, num_first_blocks) * alpha >= 1
 
 
 def _num_permutations(settings: DriftSettings, embedding_settings: EmbeddingDriftSettings) -> int:

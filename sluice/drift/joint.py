@@ -184,8 +184,8 @@ class JointReference:
         block_KF = self.block_KF.astype(np.float64)
         block_KF -= block_KF.mean(axis=0)
         chunks = [
-            _squared_mmd(scale * draw_sums(block_KF, num_blocks, size, rng) / num_blocks)
-            for size in chunk_sizes(num_draws)
+            _squared_mmd(scale * draw_sums(block_KF, num_blocks, chunk_size, rng) / num_blocks)
+            for chunk_size in chunk_sizes(num_draws)
         ]
         return null_from_draws(np.concatenate(chunks)[:, None], num_rows)
 

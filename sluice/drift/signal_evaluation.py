@@ -295,9 +295,12 @@ class SignalEvaluator:
         return self._window_result(report, frame.index, rows, columns, action, page)
 
     def _next_window(self, signal: Signal, index: pd.Index, *, after: str) -> RowRange | Waiting:
-        last = self._last_label(signal)
+        last_label = self._last_label(signal)
         return next_window(
-            index, after=last or after, is_first=last is None, settings=self._inputs.settings
+            index,
+            after=last_label or after,
+            is_first=last_label is None,
+            settings=self._inputs.settings,
         )
 
     def _window_result(
@@ -363,10 +366,10 @@ class SignalEvaluator:
 
     def _new_samples(self, signal: Signal) -> list[Sample]:
         """Return the samples after the last evaluated window of a signal."""
-        last = self._last_label(signal)
+        last_label = self._last_label(signal)
         return (
-            serving_samples.production_samples(self._samples, datetime.fromisoformat(last))
-            if last
+            serving_samples.production_samples(self._samples, datetime.fromisoformat(last_label))
+            if last_label
             else self._samples
         )
 

@@ -289,8 +289,8 @@ def _effect(
     return distances["wasserstein"] if column.position_G[-1] > column.position_G[0] else math.nan
 
 
-def _describe_categories(count: int) -> str:
-    return "One category" if count == 1 else f"{count} categories"
+def _describe_categories(num_categories: int) -> str:
+    return "One category" if num_categories == 1 else f"{num_categories} categories"
 
 
 def _rate(share: float) -> str:

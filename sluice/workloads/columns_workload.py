@@ -244,13 +244,15 @@ class ColumnsWorkload(Workload):
         target = raw[self.target_column]
         if self.task == "regression":
             return target.to_numpy(np.float64, na_value=np.nan)
-        numbers = {str(label): number for number, label in enumerate(self.classes)}
-        classes = target.map(numbers)
+        class_numbers = {
+            str(label): class_number for class_number, label in enumerate(self.classes)
+        }
+        classes = target.map(class_numbers)
         is_unknown = (classes.isna() & target.notna()).to_numpy()
         if is_unknown.any():
             row = int(is_unknown.argmax())
             raise ContractError(
-                f"The target '{self.target_column}' must be one of {list(numbers)}, got "
+                f"The target '{self.target_column}' must be one of {list(class_numbers)}, got "
                 f"{target.iloc[row]!r} at row {row} (label {raw.index[row]}).",
                 cause="The source has a new class, or a label is spelled differently.",
                 fix="Correct the source, or add the label to 'classes' and train again.",

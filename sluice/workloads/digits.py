@@ -154,8 +154,8 @@ class DigitsWorkload(Workload):
         """
         from sklearn.linear_model import LogisticRegression
 
-        fit_examples = [self.examples(frame, part) for part in (fold.train, fold.val)]
-        digit_N = torch.cat([part.targets for part in fit_examples]).numpy()
+        fit_examples = [self.examples(frame, rows) for rows in (fold.train, fold.val)]
+        digit_N = torch.cat([examples.targets for examples in fit_examples]).numpy()
         if len(np.unique(digit_N)) < len(CLASSES):
             raise ContractError(
                 f"Logistic regression requires every digit in its {digit_N.size} train and "
@@ -163,6 +163,9 @@ class DigitsWorkload(Workload):
                 fix="Start the first test window later, or provide more rows.",
             )
         model = LogisticRegression(C=self.settings.inverse_penalty, max_iter=2_000)
-        model.fit(torch.cat([part.tensor[:, 0] for part in fit_examples]).double().numpy(), digit_N)
+        model.fit(
+            torch.cat([examples.tensor[:, 0] for examples in fit_examples]).double().numpy(),
+            digit_N,
+        )
         test = self.examples(frame, fold.test).tensor[:, 0].double().numpy()
         return torch.from_numpy(model.predict_log_proba(test).astype(np.float32))

@@ -135,8 +135,8 @@ def encode_of(workload: Workload) -> Encode:
 
 def _encode(workload: Workload, x: Any, state: Mapping[str, Tensor]) -> Any:
     encoded: Any = workload.encode(x, state)
-    parts = encoded.values() if isinstance(encoded, dict) else [encoded]
-    if not parts or not all(isinstance(part, Tensor) for part in parts):
+    tensors = encoded.values() if isinstance(encoded, dict) else [encoded]
+    if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
         raise ContractError(
             f"encode() of {type(workload).__name__} must return a tensor or a dict of tensors, got "
             f"{type(encoded).__name__}.",

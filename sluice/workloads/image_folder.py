@@ -139,23 +139,23 @@ class ImageFolderWorkload(Workload):
         Raises:
             ContractError: A label is not one of ``classes``.
         """
-        numbers = {str(name): number for number, name in enumerate(self.classes)}
+        class_numbers = {str(name): class_number for class_number, name in enumerate(self.classes)}
         labels = set(raw["label"])
-        if labels - numbers.keys():
+        if labels - class_numbers.keys():
             raise ContractError(
-                f"The folders of the classes must be {', '.join(numbers)}; "
+                f"The folders of the classes must be {', '.join(class_numbers)}; "
                 f"{describe_label_mismatch(labels, self.classes)}.",
                 fix="Rename the folder to its class, add it to 'classes' of the workload, or move "
                 "it out of the folder of images.",
             )
-        return raw.assign(**{_CLASS_COLUMN.name: raw["label"].map(numbers).astype("int64")})
+        return raw.assign(**{_CLASS_COLUMN.name: raw["label"].map(class_numbers).astype("int64")})
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return images, uint8 (N, C, H, W), and the numbers of their classes (N,)."""
-        part = frame.iloc[rows.start : rows.stop]
+        split_frame = frame.iloc[rows.start : rows.stop]
         return Examples(
-            x=self.images(part),
-            y=torch.tensor(part[_CLASS_COLUMN.name].to_numpy(np.int64)),
+            x=self.images(split_frame),
+            y=torch.tensor(split_frame[_CLASS_COLUMN.name].to_numpy(np.int64)),
             rows=np.arange(rows.start, rows.stop),
         )
 

@@ -241,8 +241,8 @@ def bigram_log_probs(train: Examples, vocab_size: int) -> Tensor:
     for ids, targets in zip(iter_chunks(train.x), iter_chunks(train.y), strict=True):
         assert isinstance(ids, Tensor)
         assert isinstance(targets, Tensor)
-        previous = ids.flatten() if has_pair_table else torch.zeros_like(ids.flatten())
-        pair_codes = previous * vocab_size + targets.flatten()
+        previous_ids = ids.flatten() if has_pair_table else torch.zeros_like(ids.flatten())
+        pair_codes = previous_ids * vocab_size + targets.flatten()
         counts += torch.bincount(pair_codes, minlength=counts.numel()).reshape(counts.shape)
     count_V = counts.sum(dim=0) + 1
     unigram_V = count_V / count_V.sum()

@@ -105,7 +105,7 @@ class TextClassifierWorkload(Workload):
         """
         words_by_text = [split_words(text) for text in raw["text"]]
         empty_row = next((row for row, words in enumerate(words_by_text) if not words), None)
-        numbers = {str(name): number for number, name in enumerate(self.classes)}
+        class_numbers = {str(name): class_number for class_number, name in enumerate(self.classes)}
         labels = set(raw["label"])
         if empty_row is not None:
             raise ContractError(
@@ -113,9 +113,9 @@ class TextClassifierWorkload(Workload):
                 f"{raw.index[empty_row]}) has {raw['text'].iloc[empty_row]!r}.",
                 fix="Drop texts without words in load_texts().",
             )
-        if labels - numbers.keys():
+        if labels - class_numbers.keys():
             raise ContractError(
-                f"The labels must be {', '.join(numbers)}; "
+                f"The labels must be {', '.join(class_numbers)}; "
                 f"{describe_label_mismatch(labels, self.classes)}.",
                 fix="Correct the labels, add the class to 'classes' of the workload, or drop its "
                 "texts.",
@@ -127,21 +127,21 @@ class TextClassifierWorkload(Workload):
                 sum(word not in known_words for word in words) / len(words)
                 for words in words_by_text
             ],
-            **{"class": raw["label"].map(numbers).astype("int64")},
+            **{"class": raw["label"].map(class_numbers).astype("int64")},
         )
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return token ids with their mask, and the numbers of the classes (N,)."""
-        part = frame.iloc[rows.start : rows.stop]
+        split_frame = frame.iloc[rows.start : rows.stop]
         return Examples(
             x=TextRows(
-                part["text"].tolist(),
+                split_frame["text"].tolist(),
                 self.tokenizer.encode,
                 vocab_size=self.tokenizer.vocab_size,
                 max_len=self.settings.max_tokens,
                 pad_id=self.tokenizer.pad_id,
             ),
-            y=torch.tensor(part["class"].to_numpy(np.int64)),
+            y=torch.tensor(split_frame["class"].to_numpy(np.int64)),
             rows=np.arange(rows.start, rows.stop),
         )
 

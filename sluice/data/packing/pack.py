@@ -259,8 +259,8 @@ def _is_intact(path: Path, shard: Shard) -> bool:
     try:
         with open(path, "rb") as file:
             sha = hashlib.sha256()
-            while part := file.read(_HASH_BYTES):
-                sha.update(part)
+            while chunk := file.read(_HASH_BYTES):
+                sha.update(chunk)
             return sha.hexdigest() == shard.sha256
     except OSError:
         return False
@@ -284,13 +284,14 @@ def _require_types(earlier_index: ShardIndex, columns: Mapping[str, str], folder
 def _require_same_source(
     earlier_index: ShardIndex, current_index: ShardIndex, folder: Path
 ) -> None:
-    for what in ("source", "format", "inputs", "max_shard_rows", "max_shard_bytes"):
-        old, new = getattr(earlier_index, what), getattr(current_index, what)
-        if old != new:
+    for field in ("source", "format", "inputs", "max_shard_rows", "max_shard_bytes"):
+        old_value, new_value = getattr(earlier_index, field), getattr(current_index, field)
+        if old_value != new_value:
             raise ContractError(
                 f"{folder} was packed from other files: a name, size or modification time differs."
-                if what == "inputs"
-                else f"{folder} was packed with {what} = {old}, but this command has {new}.",
+                if field == "inputs"
+                else f"{folder} was packed with {field} = {old_value}, but this command has "
+                f"{new_value}.",
                 cause="The source or an option differs from the packing that is to be continued.",
                 fix="Name another folder, or remove this one.",
             )

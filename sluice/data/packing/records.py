@@ -51,11 +51,11 @@ def infer_schema(files: SourceFiles, declared_types: Mapping[str, str]) -> "pa.S
                 schema = _parquet_file(file, files.name(0)).schema_arrow
         case "jsonl":
             sample: list[dict[str, Any]] = []
-            size = 0
+            num_sample_bytes = 0
             for record, num_bytes, _ in _json_records(files):
                 sample.append(record)
-                size += num_bytes
-                if len(sample) >= _SAMPLE_RECORDS or size >= _SAMPLE_BYTES:
+                num_sample_bytes += num_bytes
+                if len(sample) >= _SAMPLE_RECORDS or num_sample_bytes >= _SAMPLE_BYTES:
                     break
             undeclared_values = [
                 {key: value for key, value in record.items() if key not in declared_types}
@@ -122,7 +122,7 @@ def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterato
     names = set(schema.names)
     records: list[dict[str, Any]] = []
     locations: list[str] = []
-    size = 0
+    num_record_bytes = 0
     for number, (record, num_bytes, location) in enumerate(_json_records(files)):
         if number < skip:
             continue
@@ -137,10 +137,10 @@ def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterato
             )
         records.append(record)
         locations.append(location)
-        size += num_bytes
-        if len(records) >= _TABLE_RECORDS or size >= _TABLE_BYTES:
+        num_record_bytes += num_bytes
+        if len(records) >= _TABLE_RECORDS or num_record_bytes >= _TABLE_BYTES:
             yield _make_table(records, locations, schema)
-            records, locations, size = [], [], 0
+            records, locations, num_record_bytes = [], [], 0
     if records:
         yield _make_table(records, locations, schema)
 
@@ -168,16 +168,16 @@ def _tar_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterator
 
     names: list[str] = []
     contents: list[bytes] = []
-    size = 0
+    num_content_bytes = 0
     for number, (name, content) in enumerate(_tar_members(files, skip)):
         if number < skip:
             continue
         names.append(name.encode("utf-8", "backslashreplace").decode())
         contents.append(content)
-        size += len(content)
-        if len(names) >= _TABLE_RECORDS or size >= _TABLE_BYTES:
+        num_content_bytes += len(content)
+        if len(names) >= _TABLE_RECORDS or num_content_bytes >= _TABLE_BYTES:
             yield pa.table([names, contents], schema=schema)
-            names, contents, size = [], [], 0
+            names, contents, num_content_bytes = [], [], 0
     if names:
         yield pa.table([names, contents], schema=schema)
 

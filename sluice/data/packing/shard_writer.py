@@ -59,7 +59,7 @@ def write_shards(
                     shard = _ShardFile(folder, number, schema)
                 bytes_before = int(cumulative_bytes[num_written - 1]) if num_written else 0
                 # Number of records up to and including the record that reaches one of the limits.
-                count = min(
+                num_records = min(
                     table.num_rows - num_written,
                     _BATCH_ROWS - shard.batch_rows,
                     max_rows - shard.num_rows,
@@ -77,10 +77,10 @@ def write_shards(
                     ),
                 )
                 shard.append(
-                    table.slice(num_written, count),
-                    int(cumulative_bytes[num_written + count - 1]) - bytes_before,
+                    table.slice(num_written, num_records),
+                    int(cumulative_bytes[num_written + num_records - 1]) - bytes_before,
                 )
-                num_written += count
+                num_written += num_records
                 if shard.num_rows >= max_rows or shard.value_bytes >= max_bytes:
                     yield shard.finish()
                     number, shard = number + 1, None
@@ -191,10 +191,10 @@ class _HashedFile(io.RawIOBase):
 
 def _record_bytes(table: "pa.Table") -> NDArray[np.int64]:
     """Return the size of the values of every record [bytes]."""
-    total = np.zeros(table.num_rows, np.int64)
+    record_bytes = np.zeros(table.num_rows, np.int64)
     for column in table.columns:
-        total += _column_bytes(column)
-    return total
+        record_bytes += _column_bytes(column)
+    return record_bytes
 
 
 def _column_bytes(column: "pa.ChunkedArray") -> Any:

@@ -63,15 +63,15 @@ class DatasetRows:
                 item cannot be a tensor or differs when it is read again.
         """
         items = _Items(dataset)
-        first = items.read([0])[0]
-        if isinstance(first, Mapping) and target in first and len(first) > 1:
-            field: Field = tuple(str(key) for key in first if key != target)
-        elif isinstance(first, tuple | list) and len(first) == 2 and target in (0, 1):
+        first_item = items.read([0])[0]
+        if isinstance(first_item, Mapping) and target in first_item and len(first_item) > 1:
+            field: Field = tuple(str(key) for key in first_item if key != target)
+        elif isinstance(first_item, tuple | list) and len(first_item) == 2 and target in (0, 1):
             field = 1 - int(target)
         else:
             raise ContractError(
                 "Items must be pairs, or dicts with the key of the target and another key, got "
-                f"target={target!r} and the item {_describe_item(first)}.",
+                f"target={target!r} and the item {_describe_item(first_item)}.",
                 fix="Name the position 0 or 1 of the target, or its key; or build both sources "
                 "with field=....",
             )

@@ -91,24 +91,24 @@ class FeistelOrder:
     def part(self, start: int, stop: int) -> Tensor:
         """Return the rows at the positions ``start`` to ``stop``."""
         rows = np.arange(start, min(stop, self._num_rows), dtype=np.uint64)
-        for first in range(0, len(rows), _CHUNK_ROWS):
-            chunk = rows[first : first + _CHUNK_ROWS]
+        for chunk_start in range(0, len(rows), _CHUNK_ROWS):
+            chunk = rows[chunk_start : chunk_start + _CHUNK_ROWS]
             chunk[:] = self._permute(chunk)
-            outside = np.flatnonzero(chunk >= self._num_rows)
-            while outside.size:
-                chunk[outside] = self._permute(chunk[outside])
-                outside = outside[chunk[outside] >= self._num_rows]
+            outside_positions = np.flatnonzero(chunk >= self._num_rows)
+            while outside_positions.size:
+                chunk[outside_positions] = self._permute(chunk[outside_positions])
+                outside_positions = outside_positions[chunk[outside_positions] >= self._num_rows]
         return torch.from_numpy(rows.astype(np.int64, copy=False))
 
     def _permute(self, positions: _UInt64Array) -> _UInt64Array:
         sizes = np.uint64(self._left_size), np.uint64(self._right_size)
         right, left = np.divmod(positions, sizes[0])
         hashed, scratch = np.empty_like(left), np.empty_like(left)
-        for number, key in enumerate(self._keys):
+        for round_number, round_key in enumerate(self._keys):
             # Even rounds change the left digit, odd rounds the right digit.
-            changed_digit, other_digit = (left, right) if number % 2 == 0 else (right, left)
-            size = sizes[number % 2]
-            _hash_below(other_digit, key, size, hashed, scratch)
+            changed_digit, other_digit = (left, right) if round_number % 2 == 0 else (right, left)
+            size = sizes[round_number % 2]
+            _hash_below(other_digit, round_key, size, hashed, scratch)
             changed_digit += hashed
             # Modulo ``size``: a difference below 0 wraps to a number near 2^64.
             np.subtract(changed_digit, size, out=scratch)

@@ -106,11 +106,11 @@ class TableRows:
 
 def _window_starts(ends: NDArray[np.int64], length: int, num_rows: int) -> NDArray[np.int64]:
     end_rows = np.asarray(ends, dtype=np.int64)
-    outside = end_rows[(end_rows < length - 1) | (end_rows >= num_rows)]
-    if outside.size:
+    invalid_ends = end_rows[(end_rows < length - 1) | (end_rows >= num_rows)]
+    if invalid_ends.size:
         raise ContractError(
             f"A window of {length} rows must end at a row from {length - 1} to {num_rows - 1}, got "
-            f"{outside[0]}.",
+            f"{invalid_ends[0]}.",
             cause="The first rows of a table have no complete window, or the table has fewer rows "
             "than its index.",
             fix=f"Leave out the rows before {length - 1}; write the table and its index together.",

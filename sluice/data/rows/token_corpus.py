@@ -62,13 +62,13 @@ def write_tokens(path: Path | str, documents: Iterable[Sequence[int]], *, vocab_
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         make_folder(temporary)
-        count = _write(temporary, documents, vocab_size)
+        num_documents = _write(temporary, documents, vocab_size)
         os.rename(temporary, path)
     except OSError as error:
         raise storage_error(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return count
+    return num_documents
 
 
 def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) -> int:
@@ -80,22 +80,22 @@ def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) ->
         tokens, offsets = NpyWriter(token_file, dtype), NpyWriter(offset_file, np.int64)
         offsets.append(np.zeros(1, np.int64))
         buffered_ids: list[NDArray[Any]] = []
-        ends: list[int] = []
-        end = num_buffered_tokens = 0
+        document_ends: list[int] = []
+        num_tokens = num_buffered_tokens = 0
         for row, document in enumerate(documents):
             ids = _check_document(document, row, vocab_size)
-            end += len(ids)
+            num_tokens += len(ids)
             num_buffered_tokens += len(ids)
             buffered_ids.append(ids.astype(dtype))
-            ends.append(end)
+            document_ends.append(num_tokens)
             if num_buffered_tokens >= _BUFFER_TOKENS:
                 tokens.append(np.concatenate(buffered_ids))
-                offsets.append(np.array(ends, np.int64))
-                buffered_ids, ends, num_buffered_tokens = [], [], 0
+                offsets.append(np.array(document_ends, np.int64))
+                buffered_ids, document_ends, num_buffered_tokens = [], [], 0
         if buffered_ids:
             tokens.append(np.concatenate(buffered_ids))
-            offsets.append(np.array(ends, np.int64))
-        if not end:
+            offsets.append(np.array(document_ends, np.int64))
+        if not num_tokens:
             raise ContractError(
                 "A file of tokens needs at least one document, got none.",
                 fix="Check the iterable of documents: a generator can be read once only.",
@@ -117,9 +117,9 @@ def _check_document(document: Sequence[int], row: int, vocab_size: int) -> NDArr
             f"Document {row} must be a list of integer token ids, got {ids.dtype} {ids.shape}.",
             fix="Pass the ids that the tokenizer returns, one list per document.",
         )
-    outside = np.flatnonzero((ids < 0) | (ids >= vocab_size))
-    if outside.size:
-        position = int(outside[0])
+    invalid_positions = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+    if invalid_positions.size:
+        position = int(invalid_positions[0])
         location = f"document {row}, position {position}"
         raise outside_vocabulary_error(int(ids[position]), vocab_size, location)
     return ids

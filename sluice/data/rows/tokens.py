@@ -101,13 +101,13 @@ class TokenRows:
         length = self._fixed_len or int(lengths.max(initial=0))
         tokens = self._corpus.tokens
         documents = (
-            tokens[start : start + count]
-            for start, count in zip(starts.tolist(), lengths.tolist(), strict=True)
+            tokens[start : start + num_tokens]
+            for start, num_tokens in zip(starts.tolist(), lengths.tolist(), strict=True)
         )
         ids, mask = pad_documents(documents, lengths, length=length, pad_id=self._pad_id)
         if not self._corpus.is_inside(ids):
-            for row, start, count in zip(ids, starts, lengths, strict=True):
-                self._corpus.check_ids(row[:count], np.arange(start, start + count))
+            for row, start, num_tokens in zip(ids, starts, lengths, strict=True):
+                self._corpus.check_ids(row[:num_tokens], np.arange(start, start + num_tokens))
         return {self._names[0]: torch.from_numpy(ids), self._names[1]: torch.from_numpy(mask)}
 
 
@@ -177,8 +177,8 @@ class TokenBlocks:
         positions = check_positions(rows, len(self))
         block_starts = positions * self._block_len + self._offset
         token_positions = block_starts[:, None] + np.arange(self._block_len)
-        end = self._corpus.num_tokens - 1 + self._offset
-        ids = self._corpus.tokens[np.minimum(token_positions, end - 1)].astype(np.int64)
+        end_position = self._corpus.num_tokens - 1 + self._offset
+        ids = self._corpus.tokens[np.minimum(token_positions, end_position - 1)].astype(np.int64)
         self._corpus.check_ids(ids, token_positions)
-        ids[token_positions >= end] = self._pad_id
+        ids[token_positions >= end_position] = self._pad_id
         return torch.from_numpy(ids)

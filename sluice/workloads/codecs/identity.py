@@ -55,9 +55,11 @@ class CodecIdentity(Record):
         if old_results.keys() != new_results.keys():
             differences.append("the list of probes has changed")
         for name in sorted({*self.parts, *current.parts}):
-            old, new = self.parts.get(name, "absent"), current.parts.get(name, "absent")
-            if old != new:
-                differences.append(f"{name} was {_describe_part(old)} and is {_describe_part(new)}")
+            old_part, new_part = self.parts.get(name, "absent"), current.parts.get(name, "absent")
+            if old_part != new_part:
+                differences.append(
+                    f"{name} was {_describe_part(old_part)} and is {_describe_part(new_part)}"
+                )
         return differences
 
 

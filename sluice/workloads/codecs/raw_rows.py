@@ -112,7 +112,7 @@ class RawRowsCodec(Codec):
         self._as_labels = as_labels
         self.max_elements = max_elements
         schema = workload.raw_schema
-        name = type(workload).__name__
+        workload_name = type(workload).__name__
         if min(context_rows, max_elements) < 1:
             raise ContractError(
                 f"context_rows and max_elements must be at least 1, got {context_rows} and "
@@ -127,26 +127,26 @@ class RawRowsCodec(Codec):
         ]
         if undeclared:
             raise ContractError(
-                f"'unknown' must name columns of the raw schema of {name}, and 'unknown_newest' "
-                f"other columns of this schema, got {undeclared[0]!r}.",
+                f"'unknown' must name columns of the raw schema of {workload_name}, and "
+                f"'unknown_newest' other columns of this schema, got {undeclared[0]!r}.",
                 fix=f"The raw columns are {', '.join(schema.names)}.",
             )
         if workload.cluster_column is not None:
             raise ContractError(
-                f"{name} has the cluster column '{workload.cluster_column}', so that the rows of a "
-                "cluster belong together, and one newest row is not sufficient.",
+                f"{workload_name} has the cluster column '{workload.cluster_column}'. The rows of "
+                "a cluster belong together, so one newest row is not sufficient.",
                 fix="Let clients send windows of features: WindowsCodec.",
             )
         if workload.horizon_rows and schema.index_kind in ("string", "bool"):
             raise ContractError(
-                f"{name} needs {workload.horizon_rows} later rows for its target, but its index is "
-                f"of kind {schema.index_kind} and cannot be continued.",
+                f"{workload_name} needs {workload.horizon_rows} later rows for its target, but its "
+                f"index is of kind {schema.index_kind} and cannot be continued.",
                 fix="Use an index of times or integers.",
             )
         self._kinds = {c.name: c.kind for c in schema.columns if c.name not in self._unknown}
-        index = schema.index_name
-        if index is not None and index not in (*self._kinds, *self._unknown):
-            self._kinds[index] = schema.index_kind or "string"
+        index_name = schema.index_name
+        if index_name is not None and index_name not in (*self._kinds, *self._unknown):
+            self._kinds[index_name] = schema.index_kind or "string"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -224,17 +224,21 @@ class RawRowsCodec(Codec):
         Raises:
             ContractError: A row has too few earlier rows.
         """
-        ends = raw.index.get_indexer(frame.index[positions])
-        if (ends < self._context_rows - 1).any():
+        end_positions = raw.index.get_indexer(frame.index[positions])
+        if (end_positions < self._context_rows - 1).any():
             raise ContractError(
                 f"A row must have {self._context_rows - 1} raw rows before it, got "
-                f"{int(ends.min())} for row {frame.index[positions[int(ends.argmin())]]}.",
+                f"{int(end_positions.min())} for row "
+                f"{frame.index[positions[int(end_positions.argmin())]]}.",
                 fix="Choose later rows, or lower context_rows.",
             )
         index = self._workload.raw_schema.index_name
         table = raw.assign(**{index: raw.index}) if index is not None else raw
         columns = list(self.columns)
-        contexts = [table.iloc[end + 1 - self._context_rows : end + 1] for end in ends.tolist()]
+        contexts = [
+            table.iloc[end_position + 1 - self._context_rows : end_position + 1]
+            for end_position in end_positions.tolist()
+        ]
         rows = [
             [[_to_json_value(value) for value in row] for row in context[columns].to_numpy(object)]
             for context in contexts
@@ -378,24 +382,24 @@ def _append_later_rows(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:
 
 def _join_inputs(inputs: list[ModelInput]) -> ModelInput:
     """Return the inputs of all elements as one batch."""
-    first = inputs[0]
+    first_input = inputs[0]
     try:
-        if isinstance(first, torch.Tensor):
-            return torch.cat([part for part in inputs if isinstance(part, torch.Tensor)])
-        parts = [part for part in inputs if isinstance(part, dict)]
-        return {name: torch.cat([part[name] for part in parts]) for name in first}
+        if isinstance(first_input, torch.Tensor):
+            return torch.cat([x for x in inputs if isinstance(x, torch.Tensor)])
+        dicts = [x for x in inputs if isinstance(x, dict)]
+        return {name: torch.cat([x[name] for x in dicts]) for name in first_input}
     except (RuntimeError, KeyError):
-        shapes = sorted({describe_input(part) for part in inputs})
+        shapes = sorted({describe_input(x) for x in inputs})
         raise PayloadError(
             f"The inputs of a request must have one shape, got {' and '.join(shapes[:2])}.",
             fix="Send one element per request.",
         ) from None
 
 
-def _is_within_magnitude(part: torch.Tensor) -> bool:
-    if not part.is_floating_point():
+def _is_within_magnitude(tensor: torch.Tensor) -> bool:
+    if not tensor.is_floating_point():
         return True
-    return bool((part.abs() <= MAX_MAGNITUDE).all())  # False for NaN
+    return bool((tensor.abs() <= MAX_MAGNITUDE).all())  # False for NaN
 
 
 def _to_json_value(value: Any) -> Any:

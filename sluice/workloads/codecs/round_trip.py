@@ -77,10 +77,10 @@ def _tensors_by_name(x: ModelInput) -> dict[str, Tensor]:
 def _scales(inputs: list[ModelInput]) -> dict[str, NDArray[np.float64]]:
     """Return the standard deviation of each feature (last axis), for float tensors (B, ..., D)."""
     scales: dict[str, NDArray[np.float64]] = {}
-    for name, part in _tensors_by_name(inputs[0]).items():
-        if part.is_floating_point() and part.ndim > 1:
+    for name, tensor in _tensors_by_name(inputs[0]).items():
+        if tensor.is_floating_point() and tensor.ndim > 1:
             values = torch.cat(
-                [_tensors_by_name(x)[name].reshape(-1, part.shape[-1]) for x in inputs]
+                [_tensors_by_name(x)[name].reshape(-1, tensor.shape[-1]) for x in inputs]
             )
             scales[name] = values.double().std(dim=0, correction=0).numpy()
     return scales
@@ -94,27 +94,30 @@ def _compare(
     Raises:
         ContractError: Names, dtypes, shapes or values differ.
     """
-    decoded_parts, expected_parts = _tensors_by_name(decoded), _tensors_by_name(expected)
-    is_same_structure = decoded_parts.keys() == expected_parts.keys() and all(
-        part.shape == expected_parts[name].shape and part.dtype == expected_parts[name].dtype
-        for name, part in decoded_parts.items()
+    decoded_tensors, expected_tensors = _tensors_by_name(decoded), _tensors_by_name(expected)
+    is_same_structure = decoded_tensors.keys() == expected_tensors.keys() and all(
+        tensor.shape == expected_tensors[name].shape
+        and tensor.dtype == expected_tensors[name].dtype
+        for name, tensor in decoded_tensors.items()
     )
     if not is_same_structure:
         raise _mismatch_error(label, describe_input(expected), describe_input(decoded))
     largest = 0.0
-    for name, part in decoded_parts.items():
-        if torch.equal(part, expected_parts[name]):
+    for name, tensor in decoded_tensors.items():
+        if torch.equal(tensor, expected_tensors[name]):
             continue
         what = f"the input '{name}'" if name else "the input"
-        first_difference = (part != expected_parts[name]).nonzero()[0].tolist()
+        first_difference = (tensor != expected_tensors[name]).nonzero()[0].tolist()
         location = f"{what} at {first_difference}"
-        expected_value = f"{expected_parts[name][tuple(first_difference)].item():.9g} in {location}"
-        found_value = f"{part[tuple(first_difference)].item():.9g}"
-        if not part.is_floating_point():
+        expected_value = (
+            f"{expected_tensors[name][tuple(first_difference)].item():.9g} in {location}"
+        )
+        found_value = f"{tensor[tuple(first_difference)].item():.9g}"
+        if not tensor.is_floating_point():
             raise _mismatch_error(label, expected_value, found_value)
-        deviation = (part.double() - expected_parts[name].double()).abs().numpy()
+        deviation = (tensor.double() - expected_tensors[name].double()).abs().numpy()
         if name in scales:
-            magnitude = np.maximum(np.abs(expected_parts[name].double().numpy()), 1.0)
+            magnitude = np.maximum(np.abs(expected_tensors[name].double().numpy()), 1.0)
             deviation = deviation / np.where(scales[name] > 0, scales[name], magnitude)
         largest = max(largest, float(deviation.max()))
         if not largest <= _MAX_DEVIATION:
