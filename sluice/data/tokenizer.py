@@ -51,7 +51,7 @@ class WordTokenizer:
 
         Args:
             texts: Texts.
-            max_words: Maximum size of the vocabulary, with padding and unknown words.
+            max_words: Maximum size of the vocabulary, including ``PADDING`` and ``UNKNOWN``.
             min_count: Minimum number of occurrences of a word in the vocabulary.
         """
         counts = Counter(word for text in texts for word in split_words(text))
@@ -90,7 +90,7 @@ class WordTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, with padding and unknown words."""
+        """Number of ids, including ``PADDING`` and ``UNKNOWN``."""
         return len(self.words)
 
     @property

@@ -47,10 +47,10 @@ class Dependence:
 def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float) -> Dependence:
     """Return the largest block length of several series of a column, and the inflation factor.
 
-    The block length is 1 if the mean of a window varies less than the mean of independent rows. An
-    example is the weekday: each weekday is equally frequent in consecutive rows. Blocks would
-    preserve this evenness, but servers sample requests at random, and a random sample varies like
-    independent rows.
+    The block length is 1 if the mean of a window varies clearly less than the mean of independent
+    rows. An example is the weekday: each weekday is equally frequent in consecutive rows. Longer
+    blocks would preserve this evenness, but servers sample requests at random, and a random sample
+    varies like independent rows.
 
     The factor corrects two effects. First, drawn blocks are independent of each other, so
     resampling underestimates the variance; ``rows_component`` returns a corrected variance. Second,

@@ -106,7 +106,7 @@ class SignalEvaluator:
         )
 
     def update_embedding(self) -> SignalState | None:
-        """Evaluate the embeddings of requests; None for a workload whose columns are compared."""
+        """Evaluate the embeddings of requests; None if ``compares_embeddings`` is False."""
         inputs, settings = self._inputs, self._inputs.settings.embedding
         if settings is None or not compares_embeddings(inputs.workload, inputs.settings):
             return None

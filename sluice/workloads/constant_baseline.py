@@ -56,7 +56,7 @@ class ConstantBaseline:
     loss: float
     """Mean loss of the best constant output."""
     unit: float
-    """Decrease of the loss for a predictor that knows the target."""
+    """Decrease of the loss for a predictor that knows the target; estimated if it is unbounded."""
     problem: str = ""
     """Reason why no baseline could be measured; empty if a baseline was measured."""
 

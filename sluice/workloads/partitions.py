@@ -123,7 +123,8 @@ class KeyPartitions(Settings):
         Args:
             raw: Raw rows.
             horizon_rows: Not used; a partition has all rows of its key.
-            is_widened: Whether to add the rows of another key, to find out if the values change.
+            is_widened: Whether to add the rows of another key to each partition but the first, to
+                find out if the values change.
 
         Raises:
             ContractError: The column does not exist or has missing values, or two rows of one key

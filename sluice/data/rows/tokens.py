@@ -17,7 +17,8 @@ from sluice.data.rows.token_padding import pad_documents
 class TokenRows:
     """Documents as token ids, padded to the longest of the chosen documents.
 
-    Shape legend: B = chosen documents, L = length of the longest chosen document [tokens].
+    Shape legend: B = chosen documents, L = length of the longest chosen document, or ``max_len``
+    [tokens].
 
     Args:
         path: Folder written by ``write_tokens``; otherwise see ``TokenCorpus``.

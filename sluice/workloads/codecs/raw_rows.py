@@ -194,7 +194,7 @@ class RawRowsCodec(Codec):
         return parts
 
     def example(self) -> ModelInput:
-        """Return the inputs of a small feature table of zeros."""
+        """Return the input for the last row of a small feature table of zeros."""
         workload = self._workload
         names = dict.fromkeys(
             (
