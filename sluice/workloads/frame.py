@@ -23,7 +23,7 @@ from sluice.workloads.frame_settings import (
     RowOrder,
     Task,
     as_text,
-    describe_frame,
+    infer_settings,
     require_columns,
 )
 from sluice.workloads.workload import WorkloadSettings
@@ -75,7 +75,7 @@ def workload_of_frame(
         rows = rows.rename_axis(_TIME).sort_index(kind="stable")
     else:
         rows = rows.reset_index(drop=True).rename_axis(_TIME)
-    settings = describe_frame(
+    settings = infer_settings(
         rows,
         table="",
         target=target,

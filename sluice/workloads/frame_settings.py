@@ -25,7 +25,7 @@ _MAX_INTEGER_CLASSES = 20
 
 
 class FrameSettings(WorkloadSettings):
-    """Settings of a workload on a data frame; ``describe_frame`` reads them from the frame."""
+    """Settings of a workload on a data frame; ``infer_settings`` derives them from the frame."""
 
     seq_len: Literal[1] = Field(1, description="Each row is one example [rows].")
     table: str = Field(description="Artifact digest of the stored frame.")
@@ -48,7 +48,7 @@ class FrameSettings(WorkloadSettings):
     )
 
 
-def describe_frame(
+def infer_settings(
     frame: pd.DataFrame,
     *,
     table: str,

@@ -76,7 +76,7 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def parts(self) -> dict[str, str]:
+    def identity_parts(self) -> dict[str, str]:
         """Return what the identity is computed from: settings as JSON, digests of files, by name.
 
         Files are read again at every call, so that a changed file changes the identity.
@@ -91,12 +91,12 @@ class Codec(ABC):
         return ()
 
     def identity(self) -> CodecIdentity:
-        """Return the identity: the results of ``parts`` and ``probes``, and their digest.
+        """Return the identity: the results of ``identity_parts`` and ``probes``, and their digest.
 
         Raises:
             ContractError: A file is missing, or a probe cannot be decoded.
         """
-        return CodecIdentity.of(self.kind, self.parts(), self.probes())
+        return CodecIdentity.of(self.kind, self.identity_parts(), self.probes())
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of a request's body."""
@@ -145,6 +145,6 @@ class Codec(ABC):
         return ()
 
 
-def as_part(value: Any) -> str:
-    """Return a plain value as JSON text, for ``Codec.parts``."""
+def to_json_text(value: Any) -> str:
+    """Return a plain value as JSON text, for ``Codec.identity_parts``."""
     return json.dumps(value, sort_keys=True, ensure_ascii=True)

@@ -22,7 +22,7 @@ from sluice.base.digests import digest_bytes
 from sluice.base.errors import ContractError, PayloadError
 from sluice.data.rows.image_decoding import ImageDecoder, ImageMode, ImageResize
 from sluice.data.rows.protocol import ModelInput
-from sluice.workloads.codecs.codec import Codec, as_part
+from sluice.workloads.codecs.codec import Codec, to_json_text
 from sluice.workloads.codecs.identity import CodecProbe
 from sluice.workloads.codecs.request import CodecRequest
 from sluice.workloads.codecs.text import payload_column
@@ -137,13 +137,13 @@ class ImagesCodec(Codec):
         tensor = torch.from_numpy(pixels)
         return tensor.float().div_(255) if self._as_float else tensor
 
-    def parts(self) -> dict[str, str]:
+    def identity_parts(self) -> dict[str, str]:
         """Return the settings that determine how images are decoded."""
         return {
-            "size": as_part(self._size),
-            "mode": as_part(self._decoder.mode),
-            "resize": as_part(self._decoder.resize),
-            "as_float": as_part(self._as_float),
+            "size": to_json_text(self._size),
+            "mode": to_json_text(self._decoder.mode),
+            "resize": to_json_text(self._decoder.resize),
+            "as_float": to_json_text(self._as_float),
         }
 
     def probes(self) -> tuple[CodecProbe, ...]:

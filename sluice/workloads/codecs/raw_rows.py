@@ -30,7 +30,7 @@ from sluice.data.rows.protocol import (
 )
 from sluice.data.schema import ColumnKind
 from sluice.data.validation import validate_schema
-from sluice.workloads.codecs.codec import Codec, as_part
+from sluice.workloads.codecs.codec import Codec, to_json_text
 from sluice.workloads.codecs.request import CodecRequest
 from sluice.workloads.codecs.window_requests import (
     MAX_MAGNITUDE,
@@ -177,20 +177,20 @@ class RawRowsCodec(Codec):
         ]
         return _join_inputs(decoded)
 
-    def parts(self) -> dict[str, str]:
+    def identity_parts(self) -> dict[str, str]:
         """Return the columns, the numbers of context and later rows, and the other settings."""
         parts = {
-            "columns": as_part(self._kinds),
-            "context_rows": as_part(self._context_rows),
-            "unknown": as_part(self._unknown),
-            "horizon_rows": as_part(self._workload.horizon_rows),
+            "columns": to_json_text(self._kinds),
+            "context_rows": to_json_text(self._context_rows),
+            "unknown": to_json_text(self._unknown),
+            "horizon_rows": to_json_text(self._workload.horizon_rows),
         }
         # These settings are omitted if they are not used, so that the digests of codecs from before
         # these settings existed do not change.
         if self._unknown_newest:
-            parts["unknown_newest"] = as_part(self._unknown_newest)
+            parts["unknown_newest"] = to_json_text(self._unknown_newest)
         if self._as_labels:
-            parts["as_labels"] = as_part(self._as_labels)
+            parts["as_labels"] = to_json_text(self._as_labels)
         return parts
 
     def example(self) -> ModelInput:

@@ -19,7 +19,7 @@ from sluice.base.errors import ContractError, PayloadError, SourceError
 from sluice.base.pluralize import pluralize
 from sluice.data.rows.protocol import ModelInput
 from sluice.data.rows.token_padding import pad_documents
-from sluice.workloads.codecs.codec import Codec, as_part
+from sluice.workloads.codecs.codec import Codec, to_json_text
 from sluice.workloads.codecs.identity import CodecProbe
 from sluice.workloads.codecs.probe_texts import SHORT_TEXTS
 from sluice.workloads.codecs.request import CodecRequest
@@ -154,7 +154,7 @@ class TextCodec(Codec):
             return torch.from_numpy(ids)
         return {self._names[0]: torch.from_numpy(ids), self._names[1]: torch.from_numpy(mask)}
 
-    def parts(self) -> dict[str, str]:
+    def identity_parts(self) -> dict[str, str]:
         """Return the settings of padding, and the digests of the tokenizer's files."""
         settings = {
             "vocab_size": self._vocab_size,
@@ -163,7 +163,7 @@ class TextCodec(Codec):
             "pad_to": self._pad_to,
             "names": self._names,
         }
-        return {name: as_part(value) for name, value in settings.items()} | {
+        return {name: to_json_text(value) for name, value in settings.items()} | {
             f"file {name}": _digest(name, content) for name, content in self._files.items()
         }
 
