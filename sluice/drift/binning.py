@@ -126,7 +126,7 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
     """
     x_N = _to_float64(values)
     x_N = np.sort(x_N[np.isfinite(x_N)])
-    # Inverse of the empirical distribution: an edge is a value of the reference.
+    # The edges are quantiles without interpolation, so each edge is a value of the reference.
     last_positions = (
         np.ceil(np.arange(1, num_cells + 1) / num_cells * x_N.size).astype(np.int64) - 1
     )
@@ -137,7 +137,7 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
     frequent_values = (
         distinct_values if distinct_values.size <= num_cells else edges[1:][is_repeated]
     )
-    # The first and last edge enclose the range of the reference.
+    # The first and the last edge enclose the range of the reference.
     edges_below = _below(np.concatenate((x_N[:1], frequent_values)))
     edges_above = _above(np.concatenate((frequent_values, x_N[-1:])))
     has_separate_edges = np.isin(edges, np.concatenate((x_N[:1], frequent_values, x_N[-1:])))
@@ -146,13 +146,13 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
 
 
 def _below(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each value a number below the value and its rounding to single precision."""
+    """Return for each value a number below both the value and its single-precision rounding."""
     lower: NDArray[np.float64] = np.nextafter(values - np.abs(values) * _ROUNDING_ERROR, -np.inf)
     return lower
 
 
 def _above(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each value a number not below the value and its rounding to single precision."""
+    """Return for each value a number not below the value or its single-precision rounding."""
     upper: NDArray[np.float64] = values + np.abs(values) * _ROUNDING_ERROR
     return upper
 
@@ -168,7 +168,7 @@ def bin_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:
 
 
 def factorize(values: "pd.Series[Any]") -> tuple[NDArray[np.int64], list[str]]:
-    """Return the position of each value in the list of categories (N,), -1 if missing; the list."""
+    """Return the position of each value in a list of categories, -1 if missing, and this list."""
     position_N, distinct_values = pd.factorize(values, use_na_sentinel=True)
     names = [str(value) for value in distinct_values]
     position_of = {name: i for i, name in enumerate(dict.fromkeys(names))}

@@ -25,7 +25,6 @@ _LENGTH_ROWS = 10_000
 """Number of newest rows from which the block length is estimated. With more rows the estimate
 changes little, and the sums use several threads, whose synchronization is slow."""
 
-
 _EVEN_RATIO = 0.75
 """Rows count as more evenly spread than independent rows if the variance of their mean is below
 this share of the variance for independent rows. The block length is then 1. Estimates for
@@ -96,10 +95,10 @@ def block_counts(
     """
     start_K = block_starts(code_N.size)
     rows_Kb = (start_K[:, None] + np.arange(block_length)) % code_N.size
-    width = num_cells + 1
-    cell_Kb = np.arange(start_K.size)[:, None] * width + code_N[rows_Kb]
-    counts = np.bincount(cell_Kb.ravel(), minlength=start_K.size * width)
-    return counts.reshape(start_K.size, width).astype(np.uint16)
+    num_codes = num_cells + 1
+    block_code_Kb = np.arange(start_K.size)[:, None] * num_codes + code_N[rows_Kb]
+    counts = np.bincount(block_code_Kb.ravel(), minlength=start_K.size * num_codes)
+    return counts.reshape(start_K.size, num_codes).astype(np.uint16)
 
 
 def _block_length(x_N: NDArray[np.float64]) -> int:

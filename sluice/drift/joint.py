@@ -80,22 +80,28 @@ class RandomFeatures:
         distances of pairs of rows.
         """
         rng = np.random.default_rng(seed)
-        numeric = tuple(i for i, column in enumerate(columns) if column.kind == "numeric")
-        category = tuple(i for i, column in enumerate(columns) if column.kind == "category")
+        numeric_positions = tuple(i for i, column in enumerate(columns) if column.kind == "numeric")
+        category_positions = tuple(
+            i for i, column in enumerate(columns) if column.kind == "category"
+        )
         # Total variance of the one-hot vectors; each normal score has variance 1.
-        category_variance = sum(1 - float((columns[i].share_G ** 2).sum()) for i in category)
-        width = math.sqrt(2 * (len(numeric) + category_variance))
+        category_variance = sum(
+            1 - float((columns[i].share_G ** 2).sum()) for i in category_positions
+        )
+        width = math.sqrt(2 * (len(numeric_positions) + category_variance))
 
-        def draw_frequencies(count: int) -> NDArray[np.float32]:
-            standard_normal = rng.normal(size=(count, num_features)).astype(np.float32)
+        def draw_frequencies(num_inputs: int) -> NDArray[np.float32]:
+            standard_normal = rng.normal(size=(num_inputs, num_features)).astype(np.float32)
             return np.asarray(standard_normal / np.float32(width))
 
         return cls(
-            numeric_positions=numeric,
-            score_CG=tuple(normal_scores(columns[i]).astype(np.float32) for i in numeric),
-            frequency_CF=draw_frequencies(len(numeric)),
-            category_positions=category,
-            table_CGF=tuple(draw_frequencies(columns[i].cells.num_cells + 1) for i in category),
+            numeric_positions=numeric_positions,
+            score_CG=tuple(normal_scores(columns[i]).astype(np.float32) for i in numeric_positions),
+            frequency_CF=draw_frequencies(len(numeric_positions)),
+            category_positions=category_positions,
+            table_CGF=tuple(
+                draw_frequencies(columns[i].cells.num_cells + 1) for i in category_positions
+            ),
             phase_F=rng.uniform(0, 2 * np.pi, num_features).astype(np.float32),
         )
 
@@ -155,8 +161,10 @@ class JointReference:
             map_function: Computes the features of several chunks of rows.
         """
         num_rows = code_CN[0].size
-        recent = slice(max(0, num_rows - 10_000), num_rows)
-        sample_nF = features.compute(code_CN, recent)[:, :_BLOCK_LENGTH_FEATURES].astype(np.float64)
+        recent_rows = slice(max(0, num_rows - 10_000), num_rows)
+        sample_nF = features.compute(code_CN, recent_rows)[:, :_BLOCK_LENGTH_FEATURES].astype(
+            np.float64
+        )
         dependence = measure_dependence([x_n for x_n in sample_nF.T.copy()], per_test_alpha)
         length = dependence.block_length
         means = []

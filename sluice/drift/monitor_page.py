@@ -39,7 +39,12 @@ def monitor_page(state: MonitorState) -> str:
 
 
 def quantity_page(
-    title: str, verdict: DriftVerdict, reason: str, remedy: str, numbers: dict[str, str], png: bytes
+    title: str,
+    verdict: DriftVerdict,
+    reason: str,
+    remedy: str,
+    display_values: dict[str, str],
+    png: bytes,
 ) -> str:
     """Return the page that compares one quantity between two windows.
 
@@ -48,7 +53,7 @@ def quantity_page(
         verdict: Verdict on the newer window.
         reason: Reason of the verdict.
         remedy: Recommended action.
-        numbers: Formatted values by name, plain text.
+        display_values: Formatted values by name, plain text.
         png: Plot of both windows; may be empty.
     """
     tone, content = TONE[verdict], base64.b64encode(png).decode()
@@ -58,7 +63,7 @@ def quantity_page(
         if png
         else ""
     )
-    rows = [[escape(name), escape(value)] for name, value in numbers.items()]
+    rows = [[escape(name), escape(value)] for name, value in display_values.items()]
     parts = [
         f"<h1>{escape(f'Drift: {title}')} {tag(verdict, tone)}</h1>",
         f'<div class="card {tone}"><p><b>{escape(reason)}</b></p><p>{escape(remedy)}</p></div>',

@@ -48,9 +48,11 @@ _MAX_LATENCIES = 2000
 _SEED = 0
 """Seed of the resampling of latencies and of the permutations of embeddings."""
 
-_UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
-_NO_COLUMNS = "The workload declares no feature column to compare."
-_NO_FEATURES = (
+_UNORDERED_REASON = (
+    "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
+)
+_NO_COLUMNS_REASON = "The workload declares no feature column to compare."
+_NO_FEATURES_REASON = (
     "The requests have no values of feature columns, because watched_values() of the workload's "
     "codec returns none."
 )
@@ -74,9 +76,9 @@ class SignalEvaluator:
         """Evaluate the new rows of the source."""
         inputs = self._inputs
         if inputs.workload.horizon_rows == 0:
-            return self._update("rows", _UNORDERED, is_monitored=False)
+            return self._update("rows", _UNORDERED_REASON, is_monitored=False)
         if not inputs.workload.feature_columns:
-            return self._update("rows", _NO_COLUMNS, is_monitored=False)
+            return self._update("rows", _NO_COLUMNS_REASON, is_monitored=False)
         reference = self._load_reference("features")
         if isinstance(reference, str):
             return self._update("rows", reference)
@@ -101,7 +103,7 @@ class SignalEvaluator:
         return (
             self._evaluate_serving("requests", requests, features)
             if has_features
-            else self._update("requests", _NO_FEATURES, is_monitored=False),
+            else self._update("requests", _NO_FEATURES_REASON, is_monitored=False),
             self._evaluate_serving("predictions", prediction_rows, predictions),
         )
 
@@ -111,7 +113,9 @@ class SignalEvaluator:
         if settings is None or not compares_embeddings(inputs.workload, inputs.settings):
             return None
         if not self._has_requests:
-            return self._update("embedding", _no_server(inputs.version.model), is_monitored=False)
+            return self._update(
+                "embedding", _no_server_reason(inputs.version.model), is_monitored=False
+            )
         embeddings = sampled_embeddings(inputs, self._new_samples("embedding"))
         if isinstance(embeddings, str):
             return self._update("embedding", embeddings)
@@ -159,7 +163,9 @@ class SignalEvaluator:
         """
         inputs = self._inputs
         if not self._has_requests:
-            return self._update("latency", _no_server(inputs.version.model), is_monitored=False)
+            return self._update(
+                "latency", _no_server_reason(inputs.version.model), is_monitored=False
+            )
         if not reference:
             num_so_far = len(serving_samples.latencies(self._samples))
             num_needed = min(inputs.settings.window_rows, _MAX_LATENCIES)
@@ -168,19 +174,19 @@ class SignalEvaluator:
                 "reference."
             )
             return self._update("latency", Waiting(reason=reason))
-        seconds = serving_samples.latencies(self._samples)
-        rows = self._next_window("latency", seconds.index, after=reference_until)
+        latencies = serving_samples.latencies(self._samples)
+        rows = self._next_window("latency", latencies.index, after=reference_until)
         if isinstance(rows, Waiting):
             return self._update("latency", rows)
-        window_N = _as_floats(seconds.iloc[rows.start : rows.stop])
+        window_N = _to_float64(latencies.iloc[rows.start : rows.stop])
         report = evaluate_latency(
             np.array(reference),
             window_N,
             inputs.settings,
-            window=_digest(window_N, seconds.index[rows.start]),
+            window=_digest(window_N, latencies.index[rows.start]),
             seed=_SEED,
         )
-        numbers = {
+        display_values = {
             "95th percentile of the reference": f"{1000 * report.reference_p95_s:.3g} ms",
             "95th percentile of the window": f"{1000 * report.p95_s:.3g} ms",
             "ratio": f"{report.ratio:.3g}",
@@ -189,17 +195,17 @@ class SignalEvaluator:
             f"{report.num_rows:,}",
         }
         page = self._save_quantity_page(
-            "latency", report, numbers, 1000 * np.array(reference), 1000 * window_N, "ms"
+            "latency", report, display_values, 1000 * np.array(reference), 1000 * window_N, "ms"
         )
         return self._update(
-            "latency", self._window_result(report, seconds.index, rows, (), "repair", page)
+            "latency", self._window_result(report, latencies.index, rows, (), "repair", page)
         )
 
     def update_losses(self) -> SignalState:
         """Evaluate the losses on new labelled rows, compared with the held-out losses."""
         inputs = self._inputs
         if inputs.workload.horizon_rows == 0:
-            return self._update("losses", _UNORDERED, is_monitored=False)
+            return self._update("losses", _UNORDERED_REASON, is_monitored=False)
         if isinstance(inputs.references, str) or inputs.references.losses is None:
             reason = (
                 inputs.references
@@ -227,7 +233,7 @@ class SignalEvaluator:
             )
         labels = row_labels(inputs.frame.index)[rows.start : rows.stop]
         window_losses = losses.reindex(labels).dropna()
-        reference_N, window_N = _as_floats(recorded_losses), _as_floats(window_losses)
+        reference_N, window_N = _to_float64(recorded_losses), _to_float64(window_losses)
         report = evaluate_losses(
             reference_N,
             window_N,
@@ -236,7 +242,7 @@ class SignalEvaluator:
             window=_digest(window_N, labels[0]),
         )
         unit = inputs.workload.loss_unit
-        numbers = {
+        display_values = {
             f"mean held-out loss [{unit}]": f"{report.reference_loss:.4g}",
             "mean loss of the window": f"{report.loss:.4g}",
             "increase": f"{report.rise:.3g}",
@@ -244,7 +250,9 @@ class SignalEvaluator:
             "Cohen's d": f"{report.effect:.2g}",
             "rows of reference and window": f"{report.reference_rows:,} and {report.num_rows:,}",
         }
-        page = self._save_quantity_page("losses", report, numbers, reference_N, window_N, unit)
+        page = self._save_quantity_page(
+            "losses", report, display_values, reference_N, window_N, unit
+        )
         return self._update(
             "losses", self._window_result(report, inputs.frame.index, rows, (), "train", page)
         )
@@ -269,7 +277,9 @@ class SignalEvaluator:
         self, signal: Signal, frame: pd.DataFrame, reference: DriftReference | str
     ) -> SignalState:
         if not self._has_requests:
-            return self._update(signal, _no_server(self._inputs.version.model), is_monitored=False)
+            return self._update(
+                signal, _no_server_reason(self._inputs.version.model), is_monitored=False
+            )
         if isinstance(reference, str):
             return self._update(signal, reference)
         after = self._inputs.in_production_since.isoformat()
@@ -331,7 +341,7 @@ class SignalEvaluator:
         self,
         signal: Signal,
         report: LatencyReport | ConceptDriftReport,
-        numbers: dict[str, str],
+        display_values: dict[str, str],
         reference_N: NDArray[np.float64],
         window_N: NDArray[np.float64],
         unit: str,
@@ -350,7 +360,7 @@ class SignalEvaluator:
                 else b""
             )
             text = (report.verdict, report.reason, report.remedy)
-            return quantity_page(self._title(signal), *text, numbers, png)
+            return quantity_page(self._title(signal), *text, display_values, png)
 
         return self._inputs.save_page(render_page, signal)
 
@@ -391,11 +401,11 @@ class SignalEvaluator:
         return f"{version.model} version {version.number}, {SIGNALS[signal]}"
 
 
-def _no_server(model: str) -> str:
+def _no_server_reason(model: str) -> str:
     return f"No server reports requests for {model}."
 
 
-def _as_floats(series: "pd.Series[float]") -> NDArray[np.float64]:
+def _to_float64(series: "pd.Series[float]") -> NDArray[np.float64]:
     return np.asarray(series, np.float64)
 
 

@@ -253,7 +253,7 @@ class ColumnsWorkload(Workload):
             row = int(is_unknown.argmax())
             raise ContractError(
                 f"The target '{self.target_column}' must be one of {list(class_numbers)}, got "
-                f"{target.iloc[row]!r} at row {row} (label {raw.index[row]}).",
+                f"{target.iloc[row]!r} at row {row} (index label {raw.index[row]}).",
                 cause="The source has a new class, or a label is spelled differently.",
                 fix="Correct the source, or add the label to 'classes' and train again.",
             )

@@ -109,7 +109,7 @@ class TextClassifierWorkload(Workload):
         labels = set(raw["label"])
         if empty_row is not None:
             raise ContractError(
-                f"Every text must have a word, but row {empty_row} (label "
+                f"Every text must have a word, but row {empty_row} (index label "
                 f"{raw.index[empty_row]}) has {raw['text'].iloc[empty_row]!r}.",
                 fix="Drop texts without words in load_texts().",
             )

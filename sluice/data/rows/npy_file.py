@@ -65,7 +65,7 @@ class MappedArray:
 
     def __init__(self, path: Path, *, dtype: DTypeLike | None = None) -> None:
         self.path, self._dtype = path.absolute(), None if dtype is None else np.dtype(dtype)
-        self._array: NDArray[Any] | None = _map(self.path, self._dtype)
+        self._array: NDArray[Any] | None = _map_file(self.path, self._dtype)
         self.shape, self.dtype = self._array.shape, self._array.dtype
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class MappedArray:
             SourceError: The file disappeared, or has another shape or dtype than before pickling.
         """
         if self._array is None:
-            array = _map(self.path, self._dtype)
+            array = _map_file(self.path, self._dtype)
             if (array.shape, array.dtype) != (self.shape, self.dtype):
                 raise SourceError(
                     f"{self.path} must contain {self.dtype} {self.shape}, but contains "
@@ -94,13 +94,13 @@ class MappedArray:
         return self.__dict__ | {"_array": None}
 
 
-def _map(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+def _map_file(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
     try:
         status = path.stat()
         key = path, dtype, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
         array = _open_arrays.get(key)
         if array is None:
-            array = _open_arrays[key] = _open(path, dtype)
+            array = _open_arrays[key] = _open_array(path, dtype)
     except FileNotFoundError:
         raise SourceError(
             f"There is no file {path}.",
@@ -117,7 +117,7 @@ def _map(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
     return array
 
 
-def _open(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+def _open_array(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
     if dtype is not None:
         # A plain array: slicing a numpy.memmap takes three times as long (measured).
         return np.asarray(np.memmap(path, dtype=dtype, mode="r"))

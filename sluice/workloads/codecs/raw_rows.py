@@ -300,7 +300,7 @@ class RawRowsCodec(Codec):
         if not all(_is_within_magnitude(part) for part in input_parts(inputs)):
             raise PayloadError(
                 f"The features of {name} must be finite with magnitudes of at most "
-                f"{MAX_MAGNITUDE:.3g}, got others in {describe_input(inputs)}.",
+                f"{MAX_MAGNITUDE:.3g}, got other values in {describe_input(inputs)}.",
                 cause="A value is missing, or is far outside the training data.",
                 fix="Check the values and their units.",
             )
