@@ -24,9 +24,9 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
 
     The rows are sorted by the key: the start of the SHA-256 hash of the row's values in
     ``columns``, as an integer. There is no seed, so that nobody can repeat a split until its result
-    is favourable. The key replaces time in a walk-forward split: a model that was trained on keys
-    up to some value has not seen any row with a larger key, even after rows were added or removed.
-    So walk-forward folds over the keys are valid folds of shuffled rows.
+    is favourable. The key replaces time in a walk-forward split. A model that was trained on keys
+    up to some value has not seen any row with a larger key. This remains true after rows were added
+    or removed. So walk-forward folds over the keys are valid folds of shuffled rows.
 
     Rows that are equal in ``columns`` have the same key and are adjacent. Whether duplicates are
     allowed is defined by the schema (``index_unique``).
@@ -45,8 +45,8 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
         3 us per row of 64 columns.
 
     Assumes:
-        Rows are independent. Related rows, such as those of one writer or patient, are distributed
-        over train and test, so scores would not be valid for new writers or patients.
+        Rows are independent. Related rows, such as those of one patient, are distributed over train
+        and test rows, so scores would not be valid for new patients.
     """
     missing_columns = [column for column in columns if column not in rows.columns]
     numeric_columns = [c for c in columns if c in rows.columns and rows[c].dtype.kind in "fiub"]

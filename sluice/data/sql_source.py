@@ -126,8 +126,8 @@ def _run_query(
     except SQLAlchemyError as error:
         raise SourceError(
             f"The query on {source.url} failed: {_database_message(source, error, environ)}.",
-            cause="It names a table or column that does not exist or that this user may not read, "
-            "is not valid SQL for this database, would write, or is not a single SELECT.",
+            cause="The query is not a single SELECT, is not valid SQL for this database, or would "
+            "write. Or it names a table or column that is missing or that this user may not read.",
             fix="Correct 'query', and test it with the database's own client; write a colon before "
             "a word as '\\:'.",
         ) from None

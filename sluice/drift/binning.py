@@ -1,8 +1,8 @@
 """Bins columns into cells and encodes each value as the number of its cell.
 
 All statistics are computed from the number of rows in each cell. So numbers and categories are
-treated alike, units and tails of the distribution have no influence, and the cost of resampling
-does not depend on the number of rows.
+treated alike. Units and tails of the distribution have no influence. The cost of resampling does
+not depend on the number of rows.
 
 Shape legend: N = rows, G = cells. Code 0 is a missing value (for numbers also an infinite one);
 cells are numbered from 1.

@@ -3,8 +3,8 @@
 The relation between columns may change although the distribution of each column does not. A
 Gaussian kernel over all columns detects such a change. With random features, the MMD compares the
 mean features of two samples. Its null distribution comes from a block bootstrap, which combines
-randomly drawn blocks of the reference's rows. It needs only the mean features of each block, which
-are stored.
+randomly drawn blocks of the reference's rows. The bootstrap needs only the mean features of each
+block, which are stored.
 
 A code is the number of the cell that contains a value (see ``drift.binning``); 0 means a missing
 value.

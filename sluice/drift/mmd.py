@@ -32,7 +32,7 @@ class MmdTest:
     """Unbiased estimate of the squared MMD; it may be slightly negative."""
 
     p_value: float
-    """Share of permutations with at least this estimate; the observed assignment is one of them."""
+    """Share of permutations with at least this estimate, including the observed assignment."""
 
     threshold: float
     """Estimate that equal distributions exceed at rate alpha."""

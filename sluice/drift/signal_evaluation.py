@@ -143,7 +143,7 @@ class SignalEvaluator:
         )
 
     def reference_latencies(self) -> tuple[tuple[float, ...], str]:
-        """Return the reference latencies [s], and the time of the last of these requests."""
+        """Return the latencies of the reference requests [s], and the time of the last of them."""
         previous = self._previous
         if previous is not None and previous.latencies:
             return previous.latencies, previous.latencies_until
@@ -158,8 +158,8 @@ class SignalEvaluator:
         """Evaluate the latency, compared with the first requests to this version.
 
         Args:
-            reference: Latencies of the first requests [s].
-            reference_until: Time of the last of these requests.
+            reference: Latencies of the first requests to this version [s].
+            reference_until: Time of the last request in ``reference``.
         """
         inputs = self._inputs
         if not self._has_requests:

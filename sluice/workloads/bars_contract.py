@@ -104,9 +104,9 @@ def feature_expectations(
 
     If possible, the bounds of a feature follow from its formula. The other bounds are far beyond
     any observed market (a return of 500 standard deviations, a high of six times the low). The
-    bounds of the standard deviations are a tenth and ten times those of two stock indices in single
-    years from 1999 to 2018. They reveal wrong units and stale columns. ``sluice doctor
-    expectations`` measures bounds and standard deviations.
+    accepted standard deviations are a tenth to ten times those of two stock indices, measured for
+    each year from 1999 to 2018. Other standard deviations indicate wrong units or stale columns.
+    ``sluice doctor expectations`` measures bounds and standard deviations.
     """
     columns = feature_schema(target).names
     return (

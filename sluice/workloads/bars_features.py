@@ -69,9 +69,9 @@ class FeatureSettings(Settings):
         1e-6,
         gt=0,
         le=1,
-        description="Values count as constant if their standard deviation is at most this number, "
-        "which may be a rounding error. The deviation of closing prices is divided by their mean; "
-        "other deviations are those of log values.",
+        description="Largest standard deviation that may be a rounding error. Values with at most "
+        "this deviation count as constant. The deviation of closing prices is divided by their "
+        "mean. All other values are logs.",
     )
 
     @model_validator(mode="after")

@@ -223,7 +223,7 @@ class ColumnsWorkload(Workload):
         """Return the rows in the order of a hash of their inputs, with unique keys.
 
         Rows with equal inputs are neighbours, so that a boundary between train and test rows
-        divides at most one group of them.
+        divides at most one group of equal rows.
         """
         names = list(dict.fromkeys(each.name for each in self.inputs))
         values = rows[names].reset_index(drop=True)

@@ -44,9 +44,9 @@ side with fewer targets; on the other side, the same number of hints is wrong. W
 Gaussian likelihood would be unbounded for a target that is often exactly 0."""
 
 _UNIT_PER_HINT = 3.0
-"""Unit of the loss, as a multiple of the gain from hints. The gain from knowing the target is 2.6
-times the gain from hints for the squared error of a normal target, and 6 times for ten equally
-frequent classes."""
+"""Unit of the loss, as a multiple of the gain from hints. The gain from knowing the target is also
+a multiple of the gain from hints: 2.6 for the squared error of a normal target, and 6 for ten
+equally frequent classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,8 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
     the decrease of the loss with one constant output per hint. The hint for an example says whether
     its target is above the mean, and at least about nine of ten hints are correct.
 
-    If a constant is added to a loss, the baseline changes. The unit does not, as long as the loss
-    stays above 0. If a loss is multiplied by a factor, baseline and unit are multiplied by it, too.
+    If a constant is added to a loss, the baseline changes. The unit does not change as long as the
+    loss stays above 0. If a loss is multiplied by a factor, so are baseline and unit.
 
     Args:
         workload: Defines the losses and the shape of an output.
@@ -114,8 +114,8 @@ def grouped_constant_loss(workload: Workload, y: Tensor, group_N: NDArray[np.int
 
     With one group this is the constant baseline, and with one group per example the best loss of
     any model. The search starts from means, medians and class shares of the groups. It minimises
-    the loss by L-BFGS, and then by steps of decreasing size for non-smooth losses. For a loss that
-    is unbounded below, the result is a large negative number.
+    the loss by L-BFGS, and then by Adam with decreasing steps, for non-smooth losses. For a loss
+    that is unbounded below, the result is a large negative number.
 
     Args:
         workload: Defines the losses and the shape of an output.
@@ -129,8 +129,8 @@ def grouped_constant_loss(workload: Workload, y: Tensor, group_N: NDArray[np.int
         Exception: Any exception of the workload's losses for an output of the declared shape.
 
     Cost:
-        A few hundred evaluations of the loss; convex losses of up to 512 examples take 0.05 s, and
-        those of ``_MAX_VALUES`` output values a few seconds.
+        A few hundred evaluations of the loss. Convex losses of up to 512 examples take 0.05 s.
+        Losses of ``_MAX_VALUES`` output values take a few seconds.
     """
     y, group_N = _limit_examples(workload, y, group_N)
     try:

@@ -1,6 +1,6 @@
 """Workload for handwritten digits: independent rows, ten classes, logistic regression as baseline.
 
-It is the example of data without a time order.
+The workload is the example of data without a time order.
 """
 
 from typing import ClassVar, Literal

@@ -1,7 +1,7 @@
 """Heterogeneous autoregressive (HAR) model of variance, the baseline of variance forecasts.
 
-The next log variance is a linear function of the current log variance, and of the means of the log
-variance over the last week and the last month.
+The forecast of the next log variance is a linear function of three features: the current log
+variance, and its means over the last week and the last month.
 
 Source:
     Corsi (2009), "A simple approximate long-memory model of realized volatility", Journal of

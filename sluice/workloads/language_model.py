@@ -125,7 +125,7 @@ class LanguageModelWorkload(Workload):
         return raw
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        """Return blocks of token ids (N, L), and the token that follows each of them (N, L)."""
+        """Return blocks of token ids (N, L), and for each token the next token (N, L)."""
         blocks = frame.index[rows.start : rows.stop].to_numpy(np.int64)
         return Examples(
             x=SubsetRows(self._blocks(offset=0), blocks),

@@ -95,7 +95,7 @@ def judge(question: str, temperature: float) -> str:  # noqa: ARG001 - a judge w
     ]
     if scores[0] == scores[1]:
         return "Both are equally good. [[C]]"
-    return f"The verb agrees with the subject in one of them. [[{'A' if scores[0] else 'B'}]]"
+    return f"The verb agrees with the subject in one sentence. [[{'A' if scores[0] else 'B'}]]"
 
 
 def _extract_text(question: str, pattern: str) -> str:

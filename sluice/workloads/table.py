@@ -40,7 +40,7 @@ class TableWorkload(ColumnsWorkload):
 
     If the source has an index, rows are sorted by it, and a target is known one row later
     (``horizon_rows`` is 1). With ``repeated_labels``, rows with the same index label, such as those
-    of one day, form a cluster, which is never divided between train, validation and test rows.
+    of one day, form a cluster. A cluster is never divided between train, validation and test rows.
     Without an index, rows are independent (``horizon_rows`` is 0) and ordered by a hash of their
     inputs.
     """

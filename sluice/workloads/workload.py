@@ -157,7 +157,7 @@ class Workload(ABC):
     """Declares that ``compute_features`` can be called for one partition of the raw rows at a time:
     ``PeriodPartitions`` or ``KeyPartitions`` of ``sluice.workloads.partitions``. The pipeline then
     recomputes only the partitions whose raw rows changed, in several processes if one would take
-    long, and checks that the features do not depend on other rows."""
+    long. It also checks that the features do not depend on other rows."""
 
     is_served: bool = True
     """Whether a promoted version answers requests. False for a model that is only trained, compared
@@ -467,8 +467,8 @@ class Workload(ABC):
         """Return the predictions of a baseline for the fold's test examples.
 
         The predictions have the shape of the model's output. If ``keep_outputs`` is False, they may
-        be a row source, which computes them chunk by chunk. By default they are the mean of the
-        train targets or, if a target is a class number, the log share of each class in the train
+        be a row source, which computes them chunk by chunk. By default, the prediction is the mean
+        of the train targets. For class numbers, it is the log share of each class among the train
         targets. With this default, the promotion gate compares candidates with the best of several
         simple rules (``sluice.evaluation.simple_rules``), one of which is this default.
         """

@@ -121,8 +121,8 @@ class _ShardFile:
         import pyarrow as pa
 
         # A single part is copied, too. Without the copy, Arrow would fill the padding after a slice
-        # with the values that follow it, and the bytes of the file would depend on where the tables
-        # end.
+        # with the values that follow the slice. The bytes of the file would then depend on where
+        # the tables end.
         columns = pa.concat_tables(self._parts).columns
         copies = [pa.concat_arrays([*c.chunks, c.chunks[0].slice(0, 0)]) for c in columns]
         try:

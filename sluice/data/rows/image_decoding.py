@@ -33,8 +33,8 @@ class ImageDecodingError(SourceError):
 class ImageDecoder:
     """Decodes images to arrays of uint8 (C, H, W).
 
-    An alpha channel is dropped, only the first frame of an animation is read, and the orientation
-    that a camera has stored in a JPEG file is applied.
+    An alpha channel is dropped. Only the first frame of an animation is read. The orientation that
+    a camera has stored in a JPEG file is applied.
     """
 
     mode: ImageMode

@@ -50,8 +50,8 @@ class ShardRows:
         folder: Folder of the shards.
         columns: Columns to read; None for all.
         collate: Turns the records of a batch, dicts by column, into a tensor (B, ...) or a dict of
-            such tensors. It must be importable, because loader processes need it. By default the
-            columns must be numbers and become float32 (B, columns).
+            such tensors. The function must be importable, because loader processes need it. By
+            default the columns must be numbers and become float32 (B, columns).
 
     Raises:
         SourceError: The folder has no complete shards.

@@ -23,7 +23,7 @@ class TextRows:
 
     Args:
         texts: The texts.
-        encode: Function of a text that returns its ids; see ``Encode``. It must be picklable.
+        encode: Picklable function of a text that returns its ids; see ``Encode``.
         vocab_size: Number of token ids of the network's embedding.
         max_len: Longer texts are cut after this number of tokens; None keeps them whole.
         pad_id: Id at the positions after the end of a text.

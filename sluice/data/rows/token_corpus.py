@@ -142,7 +142,7 @@ class TokenCorpus:
             not fit the tokens.
 
     Cost:
-        One pass over the tokens, about 0.5 s per GB in the disk cache. It is not needed for a
+        One pass over the tokens, about 0.5 s per GB in the disk cache. The pass is omitted for a
         folder of ``write_tokens``, which checked the ids, unless ``vocab_size`` is smaller now.
     """
 

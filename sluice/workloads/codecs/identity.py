@@ -82,8 +82,8 @@ def require_same_codec(subject: str, trained: CodecIdentity | None, current: Cod
         f"{subject} was trained with the codec '{trained.kind}' {short(trained.digest)}, but the "
         f"codec here is '{current.kind}' {short(current.digest)}: "
         f"{'; '.join(differences[:3])}{more}.",
-        cause="A file or a setting that decides how requests are decoded, such as a tokenizer, "
-        "has changed since the training, so that the network would receive other inputs.",
+        cause="A file or a setting of the codec, such as a tokenizer, has changed since the "
+        "training. The network would receive other inputs than in the training.",
         fix="Restore the file or setting, or train the pipeline again. List the files in "
         "data_files of the workload, so that a change leads to a new training.",
     )

@@ -185,8 +185,8 @@ class RawRowsCodec(Codec):
             "unknown": to_json_text(self._unknown),
             "horizon_rows": to_json_text(self._workload.horizon_rows),
         }
-        # These settings are omitted if they are not used, so that the digests of codecs from before
-        # these settings existed do not change.
+        # These settings are omitted if they are not used. So the digests of codecs without these
+        # settings are the same as in older releases.
         if self._unknown_newest:
             parts["unknown_newest"] = to_json_text(self._unknown_newest)
         if self._as_labels:

@@ -128,7 +128,7 @@ def _compare(
 def _compare_watched(
     values: tuple[float, ...], workload: Workload, frame: pd.DataFrame, position: int
 ) -> None:
-    """Require that the values stored with sampled requests are those of the feature columns.
+    """Require that the values stored with sampled requests equal those of the feature columns.
 
     Raises:
         ContractError: Their number or a value differs.
