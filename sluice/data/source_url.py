@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"\$\{(\w*)\}")
 _LOGIN = re.compile(r"^[^:/]+://[^:/]*(?::(?P<password>[^@]*))?@")
 
 
-def _mask(url: Any) -> Any:
+def _mask_credentials(url: Any) -> Any:
     return redact(url) if isinstance(url, str) else url
 
 
@@ -34,7 +34,7 @@ def _refuse_credential(url: str) -> str:
     return url
 
 
-SourceUrl = Annotated[str, AfterValidator(_refuse_credential), BeforeValidator(_mask)]
+SourceUrl = Annotated[str, AfterValidator(_refuse_credential), BeforeValidator(_mask_credentials)]
 """URL without credentials. Credentials are masked before validation, because the error message
 contains the rejected value."""
 

@@ -81,7 +81,7 @@ def calibrate_column(
         30 ms for 2,000 windows of a column of 50 cells. Except for the distances themselves,
         memory does not grow with ``num_draws``.
     """
-    rng = _generator(seed, column.name, num_rows)
+    rng = _make_generator(seed, column.name, num_rows)
     num_blocks, scale = draw_size(column.dependence, num_rows, column.num_rows)
     block_KG = column.block_KG.astype(np.float64)
     total_G = block_KG.sum(axis=0)
@@ -147,6 +147,6 @@ def null_from_draws(distance_DS: NDArray[np.float64], num_rows: int) -> NullDist
     )
 
 
-def _generator(seed: int, name: str, num_rows: int) -> np.random.Generator:
+def _make_generator(seed: int, name: str, num_rows: int) -> np.random.Generator:
     """Return the generator of a column; its draws do not depend on the other columns."""
     return np.random.default_rng([seed, num_rows, *name.encode()])

@@ -87,8 +87,8 @@ def _signal_table(state: MonitorState) -> str:
     rows = [
         [
             escape(SIGNALS[signal.signal]),
-            _tag(signal),
-            escape(signal.summary) + _link(signal),
+            _verdict_tag(signal),
+            escape(signal.summary) + _report_link(signal),
             escape(signal.alarm_state.reason if signal.is_monitored else ""),
         ]
         for signal in state.signals
@@ -96,13 +96,13 @@ def _signal_table(state: MonitorState) -> str:
     return table(("signal", "verdict", "reason", "alarm"), rows)
 
 
-def _tag(signal: SignalState) -> str:
+def _verdict_tag(signal: SignalState) -> str:
     if not signal.is_monitored:
         return tag("not monitored")
     return tag(signal.verdict, TONE[signal.verdict])
 
 
-def _link(signal: SignalState) -> str:
+def _report_link(signal: SignalState) -> str:
     page = signal.windows[-1].page if signal.windows else None
     return f' <a href="{escape(page, quote=True)}">report</a>' if page else ""
 

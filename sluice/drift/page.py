@@ -95,13 +95,15 @@ def _column_table(report: DriftReport) -> str:
             tag(result.verdict, _TONE[result.verdict]),
             escape(result.reason) + _new_categories(result),
             "<br>".join(
-                f"{_STATISTIC_NAMES[s.name]} {_number(s.distance)} ({_number(s.threshold)})"
+                f"{_STATISTIC_NAMES[s.name]} {_format_number(s.distance)} "
+                f"({_format_number(s.threshold)})"
                 for s in result.statistics
                 if s.name != "mmd"
             ),
-            _number(result.adjusted_p),
-            _number(result.effect),
-            f"{_rate(result.missing_rate)}<br>was {_rate(result.reference_missing_rate)}",
+            _format_number(result.adjusted_p),
+            _format_number(result.effect),
+            f"{_format_rate(result.missing_rate)}<br>was "
+            f"{_format_rate(result.reference_missing_rate)}",
         ]
         for result in ranked_results
     ]
@@ -151,11 +153,11 @@ def _legend(report: DriftReport) -> str:
     )
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.3g}" if math.isfinite(value) else "-"
 
 
-def _rate(value: float) -> str:
+def _format_rate(value: float) -> str:
     return f"{100 * value:.3g} %" if math.isfinite(value) else "-"
 
 

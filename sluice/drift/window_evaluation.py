@@ -146,7 +146,7 @@ def _untestable_result(
         is_expected = column.missing_rate**num_blocks > reference.settings.alpha
         reason = (
             f"All {len(values):,} values are missing; in the reference "
-            f"{_rate(column.missing_rate)} are missing."
+            f"{_format_rate(column.missing_rate)} are missing."
         )
         finding: ColumnFinding = "too_few_values" if is_expected else "all_missing"
         return _column_result(reference, column, finding, reason, missing_rate=1.0)
@@ -218,8 +218,9 @@ def _with_new_categories(
         return result
     top_category = next(iter(new_categories))
     reason = (
-        f"{_describe_categories(len(unseen_counts))} not in the reference, in {_rate(share)} of "
-        f"the rows (expected at most {_rate(normal_share)}); most frequent '{top_category}'."
+        f"{_describe_categories(len(unseen_counts))} not in the reference, in "
+        f"{_format_rate(share)} of the rows (expected at most {_format_rate(normal_share)}); most "
+        f"frequent '{top_category}'."
     )
     # The verdict does not depend on the p-value, which is therefore excluded from the adjustment.
     drift_fields = {"p_value": math.nan, "verdict": "DRIFT", "finding": "new_categories"}
@@ -294,5 +295,5 @@ def _describe_categories(num_categories: int) -> str:
     return "One category" if num_categories == 1 else f"{num_categories} categories"
 
 
-def _rate(share: float) -> str:
+def _format_rate(share: float) -> str:
     return f"{100 * share:.3g} %"

@@ -167,7 +167,7 @@ class BarsWorkload(Workload):
         output = output.detach()
         error = (output - examples.targets).double()
         position_metrics = trading_metrics(
-            self._position(output, examples, frame),
+            self._compute_positions(output, examples, frame),
             frame["next_return"].to_numpy(np.float64)[examples.rows],
             rows_per_year=self.settings.position.rows_per_year,
         )
@@ -194,7 +194,7 @@ class BarsWorkload(Workload):
         )
         return torch.from_numpy(forecast_N.astype(np.float32))[:, None]
 
-    def _position(
+    def _compute_positions(
         self, output: Tensor, examples: Examples, frame: pd.DataFrame
     ) -> "np.ndarray[Any, np.dtype[np.float64]]":
         forecast_N = output.cpu().double().flatten().numpy()

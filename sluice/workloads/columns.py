@@ -86,7 +86,7 @@ class Number(InputColumn):
 
     def compute(self, raw: pd.DataFrame) -> Features:
         """Return the numbers, with missing values filled, and the indicator."""
-        values = _series(raw, self.name).to_numpy(np.float64, na_value=np.nan)
+        values = _column_or_index(raw, self.name).to_numpy(np.float64, na_value=np.nan)
         if self.fill is None:
             return {self.name: values}
         is_missing = np.isnan(values)
@@ -127,7 +127,7 @@ class Category(InputColumn):
 
     def compute(self, raw: pd.DataFrame) -> Features:
         """Return the indicators."""
-        labels = as_labels(_series(raw, self.name))
+        labels = as_labels(_column_or_index(raw, self.name))
         columns = {
             f"{self.name}={value}": (labels == value).to_numpy().astype(np.float64)
             for value in self.values
@@ -178,7 +178,7 @@ class Text(InputColumn):
         """Return the hashed counts of words."""
         counts_NW = np.zeros((len(raw), self.width))
         code_by_word: dict[str, int] = {}
-        for row, text in enumerate(_series(raw, self.name)):
+        for row, text in enumerate(_column_or_index(raw, self.name)):
             for word in self._words(text):
                 code = code_by_word.get(word)
                 if code is None:
@@ -225,7 +225,7 @@ class Calendar(InputColumn):
 
     def compute(self, raw: pd.DataFrame) -> Features:
         """Return sine and cosine of each part."""
-        date_N = _series(raw, self.name).dt
+        date_N = _column_or_index(raw, self.name).dt
         values: Mapping[CalendarPart, Any] = {
             "hour": date_N.hour + date_N.minute / 60,
             "weekday": date_N.day_of_week,
@@ -275,7 +275,7 @@ class Lag(InputColumn):
                 f"Lag('{self.name}') must refer to an earlier row, got rows={self.rows}.",
                 fix="Set rows to 1 or more.",
             )
-        values = _series(raw, self.name).shift(self.rows)
+        values = _column_or_index(raw, self.name).shift(self.rows)
         return {f"{self.name}_lag{self.rows}": values.to_numpy(np.float64, na_value=np.nan)}
 
 
@@ -302,7 +302,7 @@ def as_label(value: object) -> str:
     return f"{value:.15g}" if isinstance(value, float | np.floating) else str(value)
 
 
-def _series(raw: pd.DataFrame, name: str) -> "pd.Series[Any]":
+def _column_or_index(raw: pd.DataFrame, name: str) -> "pd.Series[Any]":
     """Return a column, or the index of that name."""
     if name in raw.columns:
         return raw[name]

@@ -33,7 +33,7 @@ def prepare_model(
         ContractError: The workload has ``fit``, and ``fit`` was not called.
     """
     encoder = fitted_encoder(workload)
-    num_features, num_outputs = _sizes(workload, train, encoder)
+    num_features, num_outputs = _count_features_and_outputs(workload, train, encoder)
     with RandomStream(derive_seed(seed, "init")).active():
         network = workload.build_model(num_features, num_outputs, settings)
     require_network(network, f"build_model() of {type(workload).__name__}")
@@ -48,7 +48,9 @@ def prepare_model(
     )
 
 
-def _sizes(workload: Workload, train: Examples, encoder: InputEncoder | None) -> tuple[int, int]:
+def _count_features_and_outputs(
+    workload: Workload, train: Examples, encoder: InputEncoder | None
+) -> tuple[int, int]:
     """Return the numbers of features and of outputs; 0 features for a dict of inputs."""
     first_example = train.take(torch.arange(1))
     # A tensor is passed as a whole, because output_shape() may read all values, such as classes.

@@ -39,7 +39,7 @@ class DatasetRows:
         self._reference = self._read([0])[0]
         self._items.forget()
         repeated = self._read([0])[0]
-        if not _equal(self._reference, repeated):
+        if not _are_equal(self._reference, repeated):
             raise ContractError(
                 "An item of a data set must be the same whenever it is read, but item 0 differs.",
                 cause="The data set applies a random augmentation.",
@@ -232,7 +232,7 @@ def _shapes_and_dtypes(item: Mapping[str, Tensor]) -> dict[str, object]:
     return {name: (part.shape, part.dtype) for name, part in item.items()}
 
 
-def _equal(first: ModelInput, second: ModelInput) -> bool:
+def _are_equal(first: ModelInput, second: ModelInput) -> bool:
     if isinstance(first, Tensor) or isinstance(second, Tensor):
         return (
             isinstance(first, Tensor)
@@ -240,7 +240,7 @@ def _equal(first: ModelInput, second: ModelInput) -> bool:
             and first.shape == second.shape
             and bool(torch.allclose(first.double(), second.double(), 0, 0, equal_nan=True))
         )
-    return first.keys() == second.keys() and all(_equal(first[k], second[k]) for k in first)
+    return first.keys() == second.keys() and all(_are_equal(first[k], second[k]) for k in first)
 
 
 def _stack_items(items: Sequence[Any], reference: Tensor, rows: Sequence[int]) -> Tensor:

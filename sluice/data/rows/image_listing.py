@@ -82,7 +82,7 @@ def image_folder_table(
         )
     frame = pd.DataFrame({"path": paths, "label": labels})
     if skip_broken:
-        frame = _without_broken(frame, folder, on_progress)
+        frame = _omit_broken(frame, folder, on_progress)
     if sizes:
         dimensions = [image_size(folder / path, str(folder / path)) for path in frame["path"]]
         frame["height"] = [height for height, _ in dimensions]
@@ -128,7 +128,7 @@ def verify_images(
     return tuple(broken_images)
 
 
-def _without_broken(
+def _omit_broken(
     frame: "pd.DataFrame", folder: Path, on_progress: Callable[[int, int], None] | None
 ) -> "pd.DataFrame":
     broken_images = verify_images(folder, frame["path"].tolist(), on_progress=on_progress)

@@ -123,7 +123,9 @@ class ShardReader:
         records = []
         for row in rows:
             number = bisect_right(self._first_rows, row) - 1
-            records.append(self._shard(number).record(int(row) - self._first_rows[number], names))
+            records.append(
+                self._open_shard(number).record(int(row) - self._first_rows[number], names)
+            )
         return records
 
     def numbers(self, rows: NDArray[np.int64], columns: Sequence[str]) -> NDArray[np.float32]:
@@ -138,16 +140,16 @@ class ShardReader:
         for number in np.unique(shard_numbers):
             positions = np.flatnonzero(shard_numbers == number)
             shard_rows = rows[positions] - self._first_rows[number]
-            numbers[positions] = self._shard(int(number)).numbers(shard_rows, columns)
+            numbers[positions] = self._open_shard(int(number)).numbers(shard_rows, columns)
         return numbers
 
     def batches(self, columns: Sequence[str] | None = None) -> "Iterator[pa.RecordBatch]":
         """Yield all records in their order, in batches of a few megabytes."""
         for number in range(len(self._shards)):
-            for batch in self._shard(number).batches:
+            for batch in self._open_shard(number).batches:
                 yield batch if columns is None else batch.select(list(columns))
 
-    def _shard(self, number: int) -> "_OpenShard":
+    def _open_shard(self, number: int) -> "_OpenShard":
         if number not in self._open_shards:
             self._open_shards[number] = _OpenShard(self._require_size(self._shards[number]))
         return self._open_shards[number]

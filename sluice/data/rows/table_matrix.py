@@ -51,7 +51,7 @@ def table_matrix(
     if not matrix.exists():
         with hold_lock(cache / f".{matrix.name}.lock", wait=True):
             if not matrix.exists():  # another process may have written it meanwhile
-                _convert(path, columns, matrix, allow_nan=allow_nan)
+                _convert_table(path, columns, matrix, allow_nan=allow_nan)
     return matrix
 
 
@@ -67,7 +67,9 @@ def _size_and_time(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _convert(path: Path, columns: Sequence[str] | None, matrix: Path, *, allow_nan: bool) -> None:
+def _convert_table(
+    path: Path, columns: Sequence[str] | None, matrix: Path, *, allow_nan: bool
+) -> None:
     for stale_file in matrix.parent.glob(f".{matrix.name}.[0-9a-f]*"):
         stale_file.unlink()  # of a killed process; the lock excludes a running process
     with stream_atomic(matrix) as file:

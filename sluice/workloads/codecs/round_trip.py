@@ -66,7 +66,9 @@ def check_round_trip(
         expected = gather(examples.x, row[None])
         label = frame.index[int(position[0])]
         deviation = max(deviation, _compare(decoded, expected, scales, label))
-        _compare_watched(codec.watched_values(request, decoded), workload, frame, int(position[0]))
+        _require_watched_values(
+            codec.watched_values(request, decoded), workload, frame, int(position[0])
+        )
     return RoundTrip(num_rows=len(chosen_rows), max_deviation=deviation)
 
 
@@ -125,7 +127,7 @@ def _compare(
     return largest
 
 
-def _compare_watched(
+def _require_watched_values(
     values: tuple[float, ...], workload: Workload, frame: pd.DataFrame, position: int
 ) -> None:
     """Require that the values stored with sampled requests equal those of the feature columns.

@@ -197,5 +197,5 @@ def test_codec_decodes_request_images_as_in_training(folder, size, shape):
     assert workload.codec().watched_values(request, x) == (
         pytest.approx(frame["brightness"].iloc[3]),
     )
-    with pytest.raises(ContractError, match="needs the setting .size."):
+    with pytest.raises(ContractError, match="needs the setting 'size'"):
         check_served_inputs(make_workload(folder), required=True, raw=raw, frame=frame, folds=folds)
