@@ -184,7 +184,7 @@ def test_feature_across_keys_is_refused(store):
 @pytest.mark.parametrize(
     ("declared", "raw", "message"),
     [
-        (KeyPartitions(column="ticker"), rows_of_assets(), "'ticker' .* and is missing"),
+        (KeyPartitions(column="ticker"), rows_of_assets(), "'ticker' .* but is missing"),
         (
             KeyPartitions(column="asset"),
             rows_of_assets().mask(lambda raw: raw["asset"] == "A"),
