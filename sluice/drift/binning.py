@@ -28,7 +28,7 @@ precision, and references may have double precision."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NumericCells:
-    """Cells ``(previous edge, edge]``; the outer two contain no rows of the reference."""
+    """Cells ``(previous edge, edge]``; the two outer cells contain no rows of the reference."""
 
     edges: NDArray[np.float64]
     """Ascending edges (G - 1,). A frequent value has a separate cell, between an edge just below
@@ -51,7 +51,7 @@ class NumericCells:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CategoryCells:
-    """One cell for each frequent category, one cell for all rare and one for all new categories."""
+    """One cell for each frequent category, one for all rare and one for all new categories."""
 
     categories: tuple[str, ...]
     """All categories of the reference, by descending frequency."""

@@ -71,7 +71,7 @@ class FeatureSettings(Settings):
         le=1,
         description="Largest standard deviation that may be a rounding error. Values with at most "
         "this deviation count as constant. The deviation of closing prices is divided by their "
-        "mean. All other values are logs.",
+        "mean. The other compared values are logs.",
     )
 
     @model_validator(mode="after")

@@ -63,9 +63,8 @@ class FeistelOrder:
     A position is written as two digits, left and right, which have ``a`` and ``b`` possible values.
     Both ``a`` and ``b`` are near sqrt(num_rows). Each round adds a hash of one digit to the other
     digit, modulo ``a`` or ``b``. A round is invertible, so all rounds together are a permutation of
-    ``range(a * b)``. A result outside of
-    ``range(num_rows)`` is permuted again until it is inside. At most a share of 1 / sqrt(num_rows)
-    of all results is outside.
+    ``range(a * b)``. A result outside of ``range(num_rows)`` is permuted again until it is inside.
+    At most a share of 1 / sqrt(num_rows) of all results is outside.
 
     Args:
         num_rows: Number of rows, from 1 to 2^62.

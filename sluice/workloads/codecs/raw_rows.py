@@ -73,7 +73,8 @@ class RawRowsRequest(CodecRequest):
 class RawRowsCodec(Codec):
     """Codec of raw rows as ``load_rows`` returns them; the workload computes the features.
 
-    The client sends the columns of ``raw_schema``, and the index if the index has a name.
+    The client sends the columns of ``raw_schema``, and the index if the index has a name. It does
+    not send the columns in ``unknown``.
 
     Args:
         workload: Workload whose ``compute_features`` and ``examples`` are called.
