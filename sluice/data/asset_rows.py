@@ -55,6 +55,7 @@ def rows_of_asset(key: AssetPath) -> pd.DataFrame:
         raise SourceError(
             f"The asset {name} must return a data frame to be a source, got "
             f"{type(value).__name__}.",
-            fix="Return a pandas, Polars or Arrow table from the asset, and load it as one.",
+            fix="Return a pandas, Polars or Arrow table from the asset, and let its IO manager "
+            "load a table.",
         )
     return frame

@@ -36,7 +36,7 @@ def bar_ends(
 ) -> NDArray[np.int64]:
     """Return the row of the last tick of every finished bar, ascending and with distinct times.
 
-    Bars that would close at the same time are merged, because labels must be unique.
+    Bars that would close at the same time are merged, because index labels must be unique.
     N = ticks, in time order.
 
     Args:
@@ -61,8 +61,8 @@ def bar_ends(
         case DollarBars():
             ends = _compile_loop(_ends_by_sum)(price_N * size_N, rule.value * _ROUNDING_FACTOR)
         case RangeBars():
-            share = rule.tenths_of_bp * _TENTH_OF_BP * _ROUNDING_FACTOR
-            ends = _compile_loop(_ends_by_range)(price_N, share)
+            relative_range = rule.tenths_of_bp * _TENTH_OF_BP * _ROUNDING_FACTOR
+            ends = _compile_loop(_ends_by_range)(price_N, relative_range)
     label_N = time_N[ends]
     # Of bars with the same label, only the last end is kept.
     return ends[np.append(label_N[1:] != label_N[:-1], True)] if ends.size else ends
@@ -81,7 +81,7 @@ def _ends_by_sum(amount_N: NDArray[np.float64], threshold: float) -> NDArray[np.
     return ends[:count].copy()
 
 
-def _ends_by_range(price_N: NDArray[np.float64], share: float) -> NDArray[np.int64]:
+def _ends_by_range(price_N: NDArray[np.float64], relative_range: float) -> NDArray[np.int64]:
     ends = np.empty(price_N.size, np.int64)
     count = 0
     high = low = required_range = 0.0  # 0 means that the next tick starts a bar
@@ -89,7 +89,7 @@ def _ends_by_range(price_N: NDArray[np.float64], share: float) -> NDArray[np.int
         price = price_N[row]
         if required_range == 0.0:
             high = low = price
-            required_range = share * price
+            required_range = relative_range * price
         elif price > high:
             high = price
         elif price < low:
@@ -105,8 +105,8 @@ def _ends_by_range(price_N: NDArray[np.float64], share: float) -> NDArray[np.int
 def _compile_loop(loop: _Loop) -> _Loop:
     from numba import njit, types
 
-    # Declared as read-only, because pandas returns read-only arrays. Writable arrays are accepted
-    # too.
+    # The argument is declared as read-only, because pandas returns read-only arrays. numba accepts
+    # writable arrays, too.
     amounts = types.Array(types.float64, 1, "C", readonly=True)
     signature: Any = (amounts, types.float64)
     try:

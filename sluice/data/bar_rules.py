@@ -1,9 +1,9 @@
 """Settings of five rules that define when a bar of ticks closes.
 
 Time, tick, volume and dollar bars are defined as in the source. A range bar here contains only
-traded prices and is complete at its last tick. Other definitions close it one tick later, or at a
-price that was never traded. With these, the label of a bar would be earlier than the information in
-the bar.
+traded prices and is complete at its last tick. Other definitions close a range bar one tick later,
+or at a price that was never traded. With such a definition, the label of a bar would be earlier
+than the information in the bar.
 
 Source:
     Lopez de Prado (2018), "Advances in Financial Machine Learning", 2.3.1, for all but range bars.
@@ -61,8 +61,8 @@ class DollarBars(Settings):
 class RangeBars(Settings):
     """A bar closes with the tick at which ``high - low`` reaches the range.
 
-    The range is a share of the bar's first price. The closing tick belongs to the bar, so a bar is
-    wider than the range after a price jump. The next bar starts with the next tick.
+    The range is a share of the bar's first price. The closing tick belongs to the bar, so a bar
+    that closes with a price jump is wider than the range. The next bar starts with the next tick.
     """
 
     kind: Literal["range"] = "range"

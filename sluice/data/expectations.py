@@ -1,8 +1,9 @@
 """Expectations of a workload about the values of a table, independent of any validation engine.
 
 The adapter in ``checks`` translates them to Great Expectations. It also adds a ``NotNull``
-expectation for every column that they name. A workload may also use expectations of Great
-Expectations itself, including custom classes; for their columns, no expectation is added.
+expectation for every column that an expectation of this module names. A workload may also use
+expectations of Great Expectations itself, including custom classes. For the columns of these
+expectations, the adapter adds nothing.
 
 Bounds should be wide: they should exclude values that are impossible, not values that are unusual.
 """
@@ -40,7 +41,7 @@ class Between(Record):
 
 
 class GreaterOrEqual(Record):
-    """In every row the value of ``column`` is greater than or equal to that of ``other``."""
+    """In every row, the value of ``column`` is at least the value of the column ``other``."""
 
     kind: Literal["at_least"] = "at_least"
     column: str
@@ -74,9 +75,9 @@ class StdBetween(Record):
 class EngineExpectation(Record):
     """An expectation of Great Expectations, defined by its class and arguments.
 
-    Created by ``as_expectations`` from an object of a class such as
-    ``ExpectColumnValuesToMatchRegex``. Unlike for the other kinds, no not-null expectation is added
-    for its columns.
+    ``as_expectations`` creates it from an object of a class such as
+    ``ExpectColumnValuesToMatchRegex``. Unlike for the other kinds, the adapter adds no ``NotNull``
+    expectation for its columns.
     """
 
     kind: Literal["engine"] = "engine"
@@ -119,7 +120,7 @@ def _as_expectation(value: object, where: str) -> Expectation:
     records = NotNull | Between | GreaterOrEqual | InSet | RowCount | StdBetween | EngineExpectation
     if isinstance(value, records):
         return value
-    # Compared by name, so that Great Expectations need not be imported.
+    # The classes are compared by name, so that Great Expectations need not be imported.
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(value).__mro__}
     if "great_expectations.expectations.expectation.Expectation" not in bases:
         raise ContractError(

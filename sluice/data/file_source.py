@@ -33,9 +33,9 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
         if source.encoding.lower() not in ("utf-8", "utf8"):
             content = content.decode(source.encoding).encode()
         require_bounded_csv(content, source)
-        as_text = {} if source.index is None else {source.index: "str"}
+        index_dtype = {} if source.index is None else {source.index: "str"}
         rows = pd.read_csv(
-            io.BytesIO(content), sep=source.separator, decimal=source.decimal, dtype=as_text
+            io.BytesIO(content), sep=source.separator, decimal=source.decimal, dtype=index_dtype
         )
     except SourceError:
         raise
@@ -62,7 +62,7 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
 def read_parquet(
     source: ParquetSource, schema: Schema, *, environ: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Read a Parquet file, or all files of a folder; error messages name file or row.
+    """Read a Parquet file, or all files of a folder; error messages name the file or the row.
 
     Raises:
         SourceError: See ``sluice.data.sources.load_rows``.
@@ -138,7 +138,7 @@ def raw_rows_of_frame(
 
 
 def suggest_name(uri: str) -> str:
-    """Suggest the most similar file name in the folder, as the end of a message."""
+    """Return the end of a message about a missing file: a similar name, or a missing folder."""
     import fsspec
 
     filesystem, path = fsspec.core.url_to_fs(uri)
@@ -147,8 +147,8 @@ def suggest_name(uri: str) -> str:
         names = [str(entry).rpartition("/")[2] for entry in filesystem.ls(folder, detail=False)]
     except (OSError, ValueError):
         return f" The folder {folder or '/'} does not exist or cannot be listed."
-    near = nearest_name(name, names)
-    return f" Did you mean '{near}'?" if near else ""
+    nearest = nearest_name(name, names)
+    return f" Did you mean '{nearest}'?" if nearest else ""
 
 
 class _CsvLocation:
@@ -211,7 +211,7 @@ def _read(source: CsvSource | ParquetSource | JsonLinesSource, environ: Mapping[
         message = str(getattr(error, "strerror", None) or error)
         raise SourceError(
             f"{uri} cannot be read ({hide_secrets(message, uri, environ)}).",
-            fix="Check that it is a file, and that this user has permission to read it.",
+            fix="Check that 'uri' is a file, and that this user has permission to read it.",
         ) from None
     content = b"".join(chunks)
     if not content.strip():
@@ -230,6 +230,6 @@ def _json_error(uri: str, line: int, reason: str) -> SourceError:
 def _empty_file_error(uri: str) -> SourceError:
     return SourceError(
         f"{uri} must contain at least one row, but it is empty.",
-        cause="The export that wrote it found no rows, or was truncated.",
+        cause="The export that wrote the file found no rows, or was truncated.",
         fix="Write the file again, or set 'uri' to another file.",
     )

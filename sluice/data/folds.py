@@ -25,7 +25,11 @@ class FoldSettings(Settings):
         description="Share of the rows before a test window that are validation rows.",
     )
     embargo_rows: int = Field(
-        5, ge=0, le=100_000, description="Gap between train, validation and test rows [rows]."
+        5,
+        ge=0,
+        le=100_000,
+        description="Gap between train, validation and test rows [rows]. If the horizon of the "
+        "targets is longer, the gap is the horizon.",
     )
 
 
@@ -88,9 +92,9 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
             fix="Provide more rows, raise first_test_share, or lower embargo_rows or num_folds.",
         )
     first_test = _first_test_row(num_rows, settings)
-    test_rows = num_rows - first_test
+    num_test_rows = num_rows - first_test
     edges = [
-        first_test + test_rows * i // settings.num_folds for i in range(settings.num_folds + 1)
+        first_test + num_test_rows * i // settings.num_folds for i in range(settings.num_folds + 1)
     ]
     return tuple(
         _make_fold(fold_id, start, stop, settings, horizon_rows)
@@ -99,10 +103,10 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
 
 
 def rows_needed(settings: FoldSettings, *, horizon_rows: int, min_train_rows: int) -> int:
-    """Return the minimum number of rows.
+    """Return the minimum number of rows of a table for the folds.
 
-    Every fold then has at least ``min_train_rows`` train rows and one test row. Only the train rows
-    of the first fold are checked, because later folds have more.
+    With this number, every fold has at least ``min_train_rows`` train rows and one test row. Only
+    the train rows of the first fold are checked, because later folds have more train rows.
     """
     return next(
         num_rows
@@ -120,7 +124,7 @@ def _make_fold(
     return Fold(
         fold_id=fold_id,
         train=RowRange(start=0, stop=_train_stop(test_start, settings, horizon_rows)),
-        val=RowRange(start=val_stop - _val_rows(test_start, settings), stop=val_stop),
+        val=RowRange(start=val_stop - _num_val_rows(test_start, settings), stop=val_stop),
         test=RowRange(start=test_start, stop=test_stop),
     )
 
@@ -129,7 +133,7 @@ def _first_test_row(num_rows: int, settings: FoldSettings) -> int:
     return int(num_rows * settings.first_test_share)
 
 
-def _val_rows(test_start: int, settings: FoldSettings) -> int:
+def _num_val_rows(test_start: int, settings: FoldSettings) -> int:
     return max(1, int(test_start * settings.val_share))
 
 
@@ -138,4 +142,4 @@ def _gap(settings: FoldSettings, horizon_rows: int) -> int:
 
 
 def _train_stop(test_start: int, settings: FoldSettings, horizon_rows: int) -> int:
-    return test_start - _val_rows(test_start, settings) - 2 * _gap(settings, horizon_rows)
+    return test_start - _num_val_rows(test_start, settings) - 2 * _gap(settings, horizon_rows)

@@ -1,8 +1,8 @@
 """Orders rows without a time order by a hash of their values, so that the order is stable.
 
 A seeded shuffle changes the position of every row when a single row is added. A model that was
-trained before would then have seen rows that are now test rows. An order by the rows' values does
-not change.
+trained before would then have seen rows that are now test rows. In an order by the values of the
+rows, rows keep their order when other rows are added.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ this many bits exactly."""
 
 
 def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> pd.DataFrame:
-    """Return the rows in pseudo-random order, each labelled by the key that defines its position.
+    """Return the rows in pseudo-random order; the index label of a row is its key.
 
-    The key is the start of the SHA-256 hash of the row's values in ``columns``, as an integer.
-    There is no seed, so that nobody can repeat a split until its result is favourable. The key
-    replaces time in a walk-forward split: a model that was trained on keys up to some value has not
-    seen any row with a larger key, even after rows were added or removed. So walk-forward folds
-    over the keys are valid folds of shuffled rows.
+    The rows are sorted by the key: the start of the SHA-256 hash of the row's values in
+    ``columns``, as an integer. There is no seed, so that nobody can repeat a split until its result
+    is favourable. The key replaces time in a walk-forward split. A model that was trained on keys
+    up to some value has not seen any row with a larger key. This remains true after rows were added
+    or removed. So walk-forward folds over the keys are valid folds of shuffled rows.
 
     Rows that are equal in ``columns`` have the same key and are adjacent. Whether duplicates are
     allowed is defined by the schema (``index_unique``).
@@ -45,8 +45,8 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
         3 us per row of 64 columns.
 
     Assumes:
-        Rows are independent. Related rows, such as those of one writer or patient, are distributed
-        over train and test, so scores would not be valid for new writers or patients.
+        Rows are independent. Related rows, such as those of one patient, are distributed over train
+        and test rows, so scores would not be valid for new patients.
     """
     missing_columns = [column for column in columns if column not in rows.columns]
     numeric_columns = [c for c in columns if c in rows.columns and rows[c].dtype.kind in "fiub"]
@@ -61,16 +61,18 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
             "missing": missing_columns,
             "of another type or with missing values": unusable_columns,
         }
-        listed = [f"{what}: {', '.join(names)}" for what, names in problems.items() if names]
+        problem_texts = [f"{what}: {', '.join(names)}" for what, names in problems.items() if names]
         raise ContractError(
             "A key requires numeric columns, or text columns without missing values; "
-            f"{'; '.join(listed) or 'got no columns'}.",
+            f"{'; '.join(problem_texts) or 'got no columns'}.",
             fix="Pass the columns that identify a row.",
         )
     # Adding 0.0 converts -0.0 to 0.0: both are the same value, but have different bytes.
     values_ND = np.ascontiguousarray(rows[numeric_columns].to_numpy("<f8") + 0.0)
     texts_N = _text_bytes(rows, text_columns)
-    keys = [_key(row_D.tobytes() + text) for row_D, text in zip(values_ND, texts_N, strict=True)]
+    keys = [
+        _compute_key(row_D.tobytes() + text) for row_D, text in zip(values_ND, texts_N, strict=True)
+    ]
     index = pd.Index(keys, dtype="int64", name=name)
     return rows.set_axis(index).sort_index(kind="stable")
 
@@ -91,5 +93,5 @@ def _text_bytes(rows: pd.DataFrame, columns: Sequence[str]) -> list[bytes]:
     return contents
 
 
-def _key(content: bytes) -> int:
+def _compute_key(content: bytes) -> int:
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> (64 - _KEY_BITS)

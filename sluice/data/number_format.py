@@ -8,7 +8,7 @@ import pandas as pd
 DecimalSeparator = Literal[".", ","]
 GroupSeparator = Literal[",", ".", " ", "'"]
 
-_CHARACTERS: dict[str, str] = {" ": " \u00a0\u202f", "'": "'\u2019"}
+_SEPARATOR_CHARACTERS: dict[str, str] = {" ": " \u00a0\u202f", "'": "'\u2019"}
 """Characters that a group separator matches, if it matches several: spaces and no-break spaces,
 straight and typographic apostrophes."""
 
@@ -21,7 +21,7 @@ _FORMATS: tuple[tuple[DecimalSeparator, GroupSeparator | None], ...] = (
     (".", " "),
     (".", "'"),
 )
-"""Decimal separators and group separators that are guessed, the usual ones first."""
+"""Combinations of decimal separator and group separator that are tried, the usual formats first."""
 
 
 def convert_grouped_numbers(
@@ -34,7 +34,7 @@ def convert_grouped_numbers(
     """Return the rows with columns of texts such as ``1.234,5`` converted to numbers.
 
     A column is converted only if each of its values is such a number or missing. Dates such as
-    ``31.12.2024`` stay texts, which the argument ``thousands`` of pandas takes for numbers.
+    ``31.12.2024`` stay texts; pandas itself would convert them to numbers with ``thousands="."``.
 
     Args:
         rows: Table in which numbers without groups are converted already.
@@ -42,21 +42,22 @@ def convert_grouped_numbers(
         thousands: Separator of groups of three digits.
         text_column: Name of a column that stays text.
     """
-    separators = re.compile(f"[{_CHARACTERS.get(thousands, thousands)}]")
+    separators = re.compile(f"[{_SEPARATOR_CHARACTERS.get(thousands, thousands)}]")
     converted: dict[str, pd.Series[Any]] = {}
     for name in rows.columns:
         texts = rows[name].dropna()
         if name != text_column and _are_numbers(texts.tolist(), decimal, thousands):
-            plain = texts.map(lambda text: separators.sub("", text).replace(decimal, "."))
-            converted[name] = pd.to_numeric(plain).reindex(rows.index)
+            plain_texts = texts.map(lambda text: separators.sub("", text).replace(decimal, "."))
+            converted[name] = pd.to_numeric(plain_texts).reindex(rows.index)
     return rows.assign(**converted)
 
 
 def guess_number_format(texts: pd.DataFrame) -> tuple[DecimalSeparator, GroupSeparator | None]:
     """Return the decimal separator and the group separator with which most columns are numbers.
 
-    The result is a decimal point without groups if no format makes more columns numbers, or if
-    formats with both decimal separators make equally many: the text ``1,234`` alone is ambiguous.
+    Of several formats with the same number of numeric columns, the first of ``_FORMATS`` is
+    returned. If these formats have different decimal separators, the result is a decimal point
+    without groups: the text ``1,234`` alone is ambiguous.
 
     Args:
         texts: Rows of the file, with all values as texts.
@@ -66,21 +67,21 @@ def guess_number_format(texts: pd.DataFrame) -> tuple[DecimalSeparator, GroupSep
         (decimal, thousands): sum(_are_numbers(values, decimal, thousands) for values in columns)
         for decimal, thousands in _FORMATS
     }
-    best = [
+    best_formats = [
         number_format for number_format in _FORMATS if counts[number_format] == max(counts.values())
     ]
-    if len({decimal for decimal, _ in best}) > 1:
+    if len({decimal for decimal, _ in best_formats}) > 1:
         return _FORMATS[0]
-    return best[0]
+    return best_formats[0]
 
 
 def _are_numbers(
     values: list[Any], decimal: DecimalSeparator, thousands: GroupSeparator | None
 ) -> bool:
-    """Return whether all values are texts of numbers; False without any value."""
+    """Return whether all values are texts of numbers; False if there are no values."""
     digits = r"\d+"
     if thousands is not None:
-        separators = _CHARACTERS.get(thousands, thousands)
+        separators = _SEPARATOR_CHARACTERS.get(thousands, thousands)
         digits = rf"(?:\d+|[1-9]\d{{0,2}}(?:[{separators}]\d{{3}})+)"
     pattern = re.compile(rf"\s*[+-]?{digits}(?:[{decimal}]\d*)?(?:[eE][+-]?\d+)?\s*")
     return bool(values) and all(

@@ -29,11 +29,10 @@ class ParquetFolder:
 def find_parquet_folder(
     source: ParquetSource, *, environ: Mapping[str, str]
 ) -> ParquetFolder | None:
-    """Return the folder at the URI of the source, or None if the URI is that of a file.
+    """Return the folder at the URI of the source, or None if the URI is not a folder.
 
-    A URI that ends with .parquet or .pq is that of a file; write a trailing slash for a folder of
-    such a name. Files and folders whose name begins with '_' or '.' are ignored, as other readers
-    do.
+    A URI that ends with .parquet or .pq names a file; if it is a folder, add a trailing slash.
+    Files and folders whose name begins with '_' or '.' are ignored, as by other readers.
 
     Raises:
         SourceError: The folder contains no Parquet file, or cannot be listed.
@@ -64,7 +63,7 @@ def find_parquet_folder(
         raise SourceError(
             f"The folder {source.uri} must contain Parquet files, but has "
             f"{pluralize(len(names), 'other file')}.",
-            cause="Only names that end with .parquet or .pq are read, except hidden ones (_NAME, "
+            cause="Only files that end with .parquet or .pq are read, except hidden files (_NAME, "
             ".NAME).",
             fix="Correct 'uri', or use another kind of source.",
         )
@@ -74,7 +73,7 @@ def find_parquet_folder(
 def read_parquet_folder(folder: ParquetFolder, source: ParquetSource) -> pd.DataFrame:
     """Return the rows of all files in the order of their paths.
 
-    Folder names such as 'year=2020' become columns: numbers if all values are integers, else texts.
+    Folder names such as 'year=2020' become columns: int64 if all values are integers, else texts.
 
     Raises:
         SourceError: A file cannot be read, files have different columns or dtypes, or the rows need
@@ -82,7 +81,7 @@ def read_parquet_folder(folder: ParquetFolder, source: ParquetSource) -> pd.Data
     """
     import pyarrow as pa
 
-    parts: list[pd.DataFrame] = []
+    frames: list[pd.DataFrame] = []
     num_bytes = num_memory_bytes = 0
     for name in folder.files:
         try:
@@ -91,23 +90,23 @@ def read_parquet_folder(folder: ParquetFolder, source: ParquetSource) -> pd.Data
             if num_bytes > source.max_bytes:
                 raise too_large_error(source, "larger files")
             require_bounded_parquet(content, source)
-            part = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
+            frame = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
         except (pa.ArrowInvalid, OSError) as error:
             raise SourceError(
                 f"{name} of {source.uri} cannot be read as Parquet: {error}.",
                 cause="The file is incomplete, was removed or has another format.",
                 fix="Write the file again.",
             ) from None
-        part = part.assign(**_values_of_folders(name))
-        num_memory_bytes += int(part.memory_usage(deep=True).sum())
+        frame = frame.assign(**_partition_values(name))
+        num_memory_bytes += int(frame.memory_usage(deep=True).sum())
         if num_memory_bytes > source.max_bytes:
             raise too_large_error(source, f"at least {num_memory_bytes:,} bytes of rows")
-        if parts:
-            _require_same_columns(source, folder.files[0], parts[0], name, part)
-        parts.append(part)
-    has_labels = any(level is not None for level in parts[0].index.names)
-    rows = pd.concat(parts, ignore_index=not has_labels)
-    for column in _values_of_folders(folder.files[0]):
+        if frames:
+            _require_same_columns(source, folder.files[0], frames[0], name, frame)
+        frames.append(frame)
+    has_named_index = any(level is not None for level in frames[0].index.names)
+    rows = pd.concat(frames, ignore_index=not has_named_index)
+    for column in _partition_values(folder.files[0]):
         if rows[column].str.fullmatch(r"-?\d{1,18}").all():
             rows[column] = rows[column].astype("int64")
     return rows
@@ -117,7 +116,7 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(("_", ".")) for part in name.split("/"))
 
 
-def _values_of_folders(name: str) -> dict[str, str]:
+def _partition_values(name: str) -> dict[str, str]:
     from urllib.parse import unquote
 
     pairs = (part.split("=", 1) for part in name.split("/")[:-1] if "=" in part)
@@ -125,16 +124,20 @@ def _values_of_folders(name: str) -> dict[str, str]:
 
 
 def _require_same_columns(
-    source: ParquetSource, first: str, reference: pd.DataFrame, name: str, part: pd.DataFrame
+    source: ParquetSource,
+    first_name: str,
+    first_frame: pd.DataFrame,
+    name: str,
+    frame: pd.DataFrame,
 ) -> None:
-    first_dtypes, dtypes = _dtype_names(reference), _dtype_names(part)
+    first_dtypes, dtypes = _dtype_names(first_frame), _dtype_names(frame)
     for column in {**first_dtypes, **dtypes}:
         first_dtype, dtype = first_dtypes.get(column, "missing"), dtypes.get(column, "missing")
         if first_dtype != dtype:
             raise SourceError(
                 f"All files of {source.uri} must have the same columns, but '{column}' is "
-                f"{first_dtype} in {first} and {dtype} in {name}.",
-                fix="Write the files with one schema.",
+                f"{first_dtype} in {first_name} and {dtype} in {name}.",
+                fix="Write all files with the same schema.",
             )
 
 

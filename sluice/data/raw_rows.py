@@ -36,8 +36,8 @@ def apply_schema(
     names = [str(name) for name in table.columns]
     for name in (source.index, *source.rename):
         if name is not None and name not in names:
-            near = nearest_name(name, names)
-            hint = f" (nearest: '{near}')" if near else ""
+            nearest = nearest_name(name, names)
+            hint = f" (nearest: '{nearest}')" if nearest else ""
             raise SourceError(
                 f"{origin} has no column '{name}'{hint}. It has: {', '.join(sorted(names))}.",
                 cause="'index' and the keys of 'rename' must be column names of the source.",

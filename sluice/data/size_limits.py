@@ -24,7 +24,7 @@ _OBJECT_BYTES = 64
 _BATCH_ROWS = 1_024
 """Number of rows of text that are decoded at a time, if each distinct text is decoded only once."""
 
-_BATCH_ROWS_PLAIN = 64
+_PLAIN_BATCH_ROWS = 64
 """Number of rows of text that are decoded at a time, if the text of each row is decoded
 separately."""
 
@@ -40,9 +40,9 @@ def require_bounded_csv(content: bytes, source: CsvSource) -> None:
         ValueError: The header cannot be parsed.
     """
     num_lines = max(content.count(b"\n"), content.count(b"\r")) + 1
-    end = content.find(b"\n")
+    header_end = content.find(b"\n")
     separator = source.separator.encode()
-    num_names = content.count(separator, 0, None if end < 0 else end) + 1
+    num_names = content.count(separator, 0, None if header_end < 0 else header_end) + 1
     _require_size(num_names * _NAME_BYTES, source)
     # The header is read like a data row, because pandas takes half a minute to make 20,000 equal
     # column names unique.
@@ -90,7 +90,7 @@ def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
 
 def too_large_error(source: CsvSource | ParquetSource | JsonLinesSource, size: str) -> SourceError:
     """Return the error for a file that exceeds its limit."""
-    # The rows of JSON lines have no limit of their own: the file is about as large as they are.
+    # For JSON lines, only the size of the file is limited: its rows are about as large.
     has_file_limit_only = isinstance(source, JsonLinesSource)
     return SourceError(
         f"{source.uri} must be at most max_bytes = {source.max_bytes:,} bytes"
@@ -110,7 +110,7 @@ def _require_bounded_texts(
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(io.BytesIO(content), read_dictionary=sorted(text_columns - plain_columns))
-    num_rows = _BATCH_ROWS_PLAIN if plain_columns else _BATCH_ROWS
+    num_rows = _PLAIN_BATCH_ROWS if plain_columns else _BATCH_ROWS
     num_bytes = 0
     for batch in file.iter_batches(batch_size=num_rows, columns=sorted(text_columns)):
         for column in batch.columns:

@@ -10,15 +10,15 @@ from sluice.data.number_format import DecimalSeparator, GroupSeparator
 from sluice.data.source_url import SourceUrl
 
 MAX_BYTES = 2 * 1024**3
-"""Default of ``max_bytes``, which protects from small compressed files that expand to huge
+"""Default of ``max_bytes``, which protects against small compressed files that expand to huge
 tables."""
 
 
 class PackagedBars(Settings):
-    """Real daily bars from 1999 to 2018 that the ``arch`` package contains; needs no network."""
+    """Real daily bars from 1999 to 2018, which are part of the installed ``arch`` package."""
 
     kind: Literal["packaged"] = "packaged"
-    name: Literal["sp500", "nasdaq"] = Field("sp500", description="Index whose bars are read.")
+    name: Literal["sp500", "nasdaq"] = Field("sp500", description="Stock index of the bars.")
 
 
 class CsvSource(Settings):
@@ -35,7 +35,7 @@ class CsvSource(Settings):
         "date", description="Column of the file that labels its rows; null numbers them from 0."
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New column names by name in the file."
+        default_factory=dict, description="New column names, by the name of the column in the file."
     )
     separator: str = Field(",", min_length=1, max_length=1, description="Separator between values.")
     decimal: DecimalSeparator = Field(".", description="Decimal separator of numbers.")
@@ -98,7 +98,7 @@ class ParquetSource(Settings):
         description="Column or stored index that labels the rows; null numbers them from 0.",
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New column names by name in the file."
+        default_factory=dict, description="New column names, by the name of the column in the file."
     )
     max_bytes: int = Field(
         MAX_BYTES,
@@ -119,14 +119,15 @@ class SqlSource(Settings):
     )
     query: str = Field(
         min_length=1,
-        description="One SELECT that orders rows by their labels (ORDER BY); write a colon "
+        description="One SELECT that orders rows by their index labels (ORDER BY); write a colon "
         "before a word as '\\:'.",
     )
     index: str | None = Field(
         "date", description="Column of the result that labels its rows; null numbers them from 0."
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New column names by name in the result."
+        default_factory=dict,
+        description="New column names, by the name of the column in the result.",
     )
     timeout_s: float = Field(
         600.0, gt=0, le=86_400, description="Maximum duration of the query [s]."
@@ -153,7 +154,7 @@ class JsonLinesSource(Settings):
         None, description="Key that labels the rows; null numbers them from 0."
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New column names by name in the file."
+        default_factory=dict, description="New column names, by the name of the column in the file."
     )
     max_bytes: int = Field(
         MAX_BYTES,
@@ -166,7 +167,7 @@ class JsonLinesSource(Settings):
 class AssetSource(Settings):
     """The data frame that another Dagster asset of the project returns.
 
-    The rows are read by the IO manager of that asset, so they exist only in runs, schedules and
+    The IO manager of that asset reads the rows, so they are available only in runs, schedules and
     sensors of a Dagster project.
     """
 
@@ -180,7 +181,8 @@ class AssetSource(Settings):
         "from 0.",
     )
     rename: dict[str, str] = Field(
-        default_factory=dict, description="New column names by name in the data frame."
+        default_factory=dict,
+        description="New column names, by the name of the column in the data frame.",
     )
 
     @property

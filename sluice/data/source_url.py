@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"\$\{(\w*)\}")
 _LOGIN = re.compile(r"^[^:/]+://[^:/]*(?::(?P<password>[^@]*))?@")
 
 
-def _mask(url: Any) -> Any:
+def _mask_credentials(url: Any) -> Any:
     return redact(url) if isinstance(url, str) else url
 
 
@@ -34,7 +34,7 @@ def _refuse_credential(url: str) -> str:
     return url
 
 
-SourceUrl = Annotated[str, AfterValidator(_refuse_credential), BeforeValidator(_mask)]
+SourceUrl = Annotated[str, AfterValidator(_refuse_credential), BeforeValidator(_mask_credentials)]
 """URL without credentials. Credentials are masked before validation, because the error message
 contains the rejected value."""
 
@@ -51,13 +51,13 @@ def resolve(url: str, environ: Mapping[str, str]) -> str:
     login = _LOGIN.match(url)
     login_end = login.end() if login else 0
 
-    def replacement(match: re.Match[str]) -> str:
+    def replace_variable(match: re.Match[str]) -> str:
         value = environ.get(match[1])
         if not value:
             raise _missing_variable_error(url, match[1], environ)
         return quote(value, safe="") if match.start() < login_end else value
 
-    return _VARIABLE.sub(replacement, url)
+    return _VARIABLE.sub(replace_variable, url)
 
 
 def hide_secrets(text: str, url: str, environ: Mapping[str, str]) -> str:
@@ -70,8 +70,8 @@ def hide_secrets(text: str, url: str, environ: Mapping[str, str]) -> str:
 
 
 def _missing_variable_error(url: str, name: str, environ: Mapping[str, str]) -> SourceError:
-    near = nearest_name(name, list(environ))
-    hint = f" Did you mean '{near}'?" if near and near != name else ""
+    nearest = nearest_name(name, list(environ))
+    hint = f" Did you mean '{nearest}'?" if nearest and nearest != name else ""
     state = "is empty" if name in environ else "is not set"
     return SourceError(
         f"The url {url} needs the environment variable '{name}', which {state}.{hint}",

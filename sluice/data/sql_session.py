@@ -46,7 +46,7 @@ DRIVERS = {"postgresql": "psycopg", "sqlite": "pysqlite"}
 _MAX_FETCH_ROWS = 10_000
 """Maximum number of rows that are fetched at a time."""
 _SQLITE_STEPS = 10_000
-"""Number of SQLite instructions between two checks of the deadline; they take less than 1 ms."""
+"""Number of SQLite instructions between two checks of the deadline (less than 1 ms)."""
 
 _SQLITE_READ_ACTIONS = {
     sqlite3.SQLITE_SELECT,
@@ -55,7 +55,7 @@ _SQLITE_READ_ACTIONS = {
     sqlite3.SQLITE_FUNCTION,
 }
 _SQLITE_CODE_LOADERS = {"load_extension", "fts3_tokenizer"}
-"""SQLite functions that load code, and are rejected."""
+"""SQLite functions that are rejected, because they load code."""
 
 
 def open_read_only(engine: Engine, source: SqlSource) -> Connection:
@@ -109,7 +109,7 @@ def run_query(connection: Connection, source: SqlSource) -> tuple[list[str], lis
             if not result.returns_rows:
                 raise SourceError(
                     f"The query on {source.url} must be a SELECT, got a statement without rows.",
-                    cause="The statement writes; it was rolled back.",
+                    cause="The statement writes. It was rolled back.",
                     fix="Write one SELECT.",
                 )
             return list(result.keys()), _fetch(result, source, deadline, update_timeout)
@@ -141,7 +141,7 @@ def _fetch(
             raise SourceError(
                 f"The rows of the query on {source.url} must be at most max_bytes = "
                 f"{source.max_bytes:,} bytes in memory, got more after {len(rows):,} rows.",
-                cause="The query has no condition, or joins every row with every other.",
+                cause="The query has no condition, or joins every row with every other row.",
                 fix="Narrow the query, or raise 'max_bytes' in the source's settings.",
             )
         if time.monotonic() >= deadline:
@@ -162,8 +162,8 @@ def _restrict_postgresql(connection: Connection, deadline: float) -> Callable[[]
 
     def update_timeout() -> None:
         remaining_ms = max(1, math.ceil((deadline - time.monotonic()) * 1000))
-        # Set before each fetch, because the limit applies to all fetches together, and because a
-        # query can change the setting.
+        # ``timeout_s`` applies to all fetches together, so the remaining time is set before each
+        # fetch. This also overrides a setting that the query itself has changed.
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {remaining_ms}")
 
     return update_timeout

@@ -42,7 +42,7 @@ def read_sql(source: SqlSource, schema: Schema, *, environ: Mapping[str, str]) -
     """
     url = _parse_url(source, environ)
     with _connect(source, url, environ) as connection:
-        table = _run(source, connection, environ)
+        table = _run_query(source, connection, environ)
     if table.empty:
         raise SourceError(
             f"The query on {source.url} must return at least one row, but returns none.",
@@ -88,7 +88,7 @@ def _require_file(source: SqlSource, url: URL, environ: Mapping[str, str]) -> No
 def _connect(source: SqlSource, url: URL, environ: Mapping[str, str]) -> Iterator[Connection]:
     try:
         with warnings.catch_warnings():
-            # For an unknown option of SQLite, SQLAlchemy only warns. Here it becomes an error.
+            # For an unknown option of SQLite, SQLAlchemy only warns. Make the warning an error.
             warnings.simplefilter("error", SAWarning)
             engine = sa.create_engine(url, poolclass=NullPool)
         # For an unknown option, other drivers raise TypeError or ValueError.
@@ -118,14 +118,16 @@ def _connect(source: SqlSource, url: URL, environ: Mapping[str, str]) -> Iterato
         engine.dispose()
 
 
-def _run(source: SqlSource, connection: Connection, environ: Mapping[str, str]) -> pd.DataFrame:
+def _run_query(
+    source: SqlSource, connection: Connection, environ: Mapping[str, str]
+) -> pd.DataFrame:
     try:
         names, rows = run_query(connection, source)
     except SQLAlchemyError as error:
         raise SourceError(
             f"The query on {source.url} failed: {_database_message(source, error, environ)}.",
-            cause="It names a table or column that does not exist or that this user may not read, "
-            "is not valid SQL for this database, would write, or is not a single SELECT.",
+            cause="The query is not a single SELECT, is not valid SQL for this database, or would "
+            "write. Or it names a table or column that is missing or that this user may not read.",
             fix="Correct 'query', and test it with the database's own client; write a colon before "
             "a word as '\\:'.",
         ) from None

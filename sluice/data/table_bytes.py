@@ -39,7 +39,7 @@ def read_table_bytes(content: bytes, *, what: str, kinds: Mapping[str, str]) -> 
     Args:
         content: The Parquet file.
         what: Name of the table in messages.
-        kinds: Columns to read, with the allowed numpy dtype kinds of each; "O" is text.
+        kinds: Columns to read, with the accepted numpy dtype kinds of each column; "O" is text.
 
     Raises:
         IntegrityError: The file is not a Parquet table, a column is missing or has another type, or

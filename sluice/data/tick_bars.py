@@ -57,8 +57,8 @@ def build_bars(ticks: pd.DataFrame, rule: BarRule) -> pd.DataFrame:
     validate_schema(ticks, TICK_SCHEMA, "ticks")
     _validate_values(ticks)
     index = pd.DatetimeIndex(ticks.index)
-    price_N = _floats(ticks["price"])
-    size_N = _floats(ticks["size"])
+    price_N = _to_float64(ticks["price"])
+    size_N = _to_float64(ticks["size"])
     units_per_s = _UNITS_PER_S[index.unit]
     ends = bar_ends(index.asi8, price_N, size_N, rule, units_per_s=units_per_s)
     if isinstance(rule, TimeBars):
@@ -95,7 +95,7 @@ def _interval_ends(times: pd.DatetimeIndex, length: int) -> pd.DatetimeIndex:
     )
 
 
-def _floats(series: "pd.Series[Any]") -> NDArray[np.float64]:
+def _to_float64(series: "pd.Series[Any]") -> NDArray[np.float64]:
     return np.ascontiguousarray(series.to_numpy(np.float64))
 
 

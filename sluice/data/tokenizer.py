@@ -24,7 +24,7 @@ class WordTokenizer:
             ``UNKNOWN``.
 
     Raises:
-        ContractError: The vocabulary does not begin with these two, or a word is repeated.
+        ContractError: The vocabulary does not begin with these two entries, or repeats a word.
 
     >>> tokenizer = WordTokenizer.build(["Not bad, not good."], max_words=10)
     >>> tokenizer.encode("Not so good!")
@@ -51,7 +51,7 @@ class WordTokenizer:
 
         Args:
             texts: Texts.
-            max_words: Maximum size of the vocabulary, with padding and unknown words.
+            max_words: Maximum size of the vocabulary, including ``PADDING`` and ``UNKNOWN``.
             min_count: Minimum number of occurrences of a word in the vocabulary.
         """
         counts = Counter(word for text in texts for word in split_words(text))
@@ -90,7 +90,7 @@ class WordTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, with padding and unknown words."""
+        """Number of ids, including ``PADDING`` and ``UNKNOWN``."""
         return len(self.words)
 
     @property

@@ -12,10 +12,10 @@ from sluice.base.pluralize import pluralize
 from sluice.data.schema import Column, ColumnKind, Schema
 
 _MIN_ABBREVIATION_CHARS = 3
-"""Minimum length of a name that counts as an abbreviation of a longer one [characters]."""
+"""Minimum length of a name that counts as an abbreviation of a longer name [characters]."""
 
 # NumPy dtype kinds by declared kind. Integers are accepted as floats, because the conversion is
-# exact.
+# exact up to 2^53.
 _DTYPE_KINDS: dict[ColumnKind, str] = {
     "float": "fiu",
     "int": "iu",
@@ -67,14 +67,14 @@ def nearest_name(name: str, known: list[str]) -> str | None:
     >>> nearest_name("temperature", ["demand", "temp"])
     'temp'
     """
-    by_lower = {other.lower(): other for other in reversed(known)}
-    matches = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
+    name_by_lowercase = {known_name.lower(): known_name for known_name in reversed(known)}
+    matches = difflib.get_close_matches(name.lower(), list(name_by_lowercase), n=1)
     if matches:
-        return by_lower[matches[0]]
-    for lower, other in by_lower.items():
-        shorter, longer = sorted((name.lower(), lower), key=len)
+        return name_by_lowercase[matches[0]]
+    for lowercase, known_name in name_by_lowercase.items():
+        shorter, longer = sorted((name.lower(), lowercase), key=len)
         if len(shorter) >= _MIN_ABBREVIATION_CHARS and longer.startswith(shorter):
-            return other
+            return known_name
     return None
 
 
@@ -95,8 +95,8 @@ def _lookup_problems(df: pd.DataFrame, name: str) -> list[str]:
         return []
     if num_matches > 1:
         return [f"column '{name}' occurs {num_matches} times"]
-    near = nearest_name(name, [*names, *_index_names(df)])
-    hint = f" (nearest: '{near}')" if near else ""
+    nearest = nearest_name(name, [*names, *_index_names(df)])
+    hint = f" (nearest: '{nearest}')" if nearest else ""
     return [f"column '{name}' is missing{hint}"]
 
 
@@ -126,20 +126,20 @@ def _value_problems(series: "pd.Series[Any]", column: Column) -> list[str]:
     if not _is_kind(series.dtype, column.kind):
         problems.append(
             f"column '{column.name}' must be {column.kind}, got {series.dtype}"
-            f"{_first_text(series, column.kind)}"
+            f"{_describe_first_text(series, column.kind)}"
         )
     is_null = series.isna().to_numpy()
     if is_null.any() and not column.nullable:
         problems.append(
             f"column '{column.name}' must have no nulls, got {is_null.sum()} of {len(series)}, "
-            f"{_first_row(series.index, is_null)}"
+            f"{_describe_first_row(series.index, is_null)}"
         )
     if series.dtype.kind == "f":
         is_infinite = np.isinf(series.to_numpy(np.float64, na_value=np.nan))
         if is_infinite.any():
             problems.append(
                 f"column '{column.name}' must be finite, got {is_infinite.sum()} infinite of "
-                f"{len(series)}, {_first_row(series.index, is_infinite)}"
+                f"{len(series)}, {_describe_first_row(series.index, is_infinite)}"
             )
     return problems
 
@@ -151,24 +151,24 @@ def _index_problems(index: pd.Index, required: Schema) -> list[str]:
         problems.append(f"the index must be named '{required.index_name}', got {got}")
     if required.index_kind is not None and not _is_kind(index.dtype, required.index_kind):
         is_text = required.index_kind == "datetime" and index.inferred_type == "string"
-        label = f": {_first_non_date(index)}" if is_text else ""
-        problems.append(f"the index must be {required.index_kind}, got {index.dtype}{label}")
+        detail = f": {_describe_first_non_date(index)}" if is_text else ""
+        problems.append(f"the index must be {required.index_kind}, got {index.dtype}{detail}")
     if index.hasnans:
         is_null = np.asarray(index.isna())
-        problems.append(f"the index must have no nulls, {_first_row(index, is_null)}")
+        problems.append(f"the index must have no nulls, {_describe_first_row(index, is_null)}")
     elif required.index_sorted and required.index_kind is None and index.inferred_type == "string":
         problems.append(
             "the index must be dates or numbers to be in order, got text: "
-            f"{_first_non_date(index)} (correct it, or convert it with pd.to_datetime; if text is "
-            "intended, declare index_kind='string')"
+            f"{_describe_first_non_date(index)} (correct it, or convert it with pd.to_datetime; if "
+            "text is intended, declare index_kind='string')"
         )
     elif required.index_sorted and not index.is_monotonic_increasing:
-        problems.append(f"the index must be sorted, {_first_unsorted(index)}")
+        problems.append(f"the index must be sorted, {_describe_first_unsorted(index)}")
     if required.index_unique and not index.is_unique:
         is_repeated = np.asarray(index.duplicated())
         problems.append(
             f"the index must be unique, got {pluralize(int(is_repeated.sum()), 'repeated label')}, "
-            f"{_first_row(index, is_repeated)}"
+            f"{_describe_first_row(index, is_repeated)}"
         )
     return problems
 
@@ -179,18 +179,18 @@ def _is_kind(dtype: Any, kind: ColumnKind) -> bool:
     return dtype.kind in _DTYPE_KINDS[kind]
 
 
-def _first_text(series: "pd.Series[Any]", kind: ColumnKind) -> str:
+def _describe_first_text(series: "pd.Series[Any]", kind: ColumnKind) -> str:
     """Describe the first value that is not a number, if a number is required."""
     if kind not in ("float", "int"):
         return ""
     is_text = (pd.to_numeric(series, errors="coerce").isna() & series.notna()).to_numpy()
     if series.dtype.kind == "M" or not is_text.any():
         return ""
-    return f" with {series[is_text].iloc[0]!r} {_first_row(series.index, is_text)}"
+    return f" with {series[is_text].iloc[0]!r} {_describe_first_row(series.index, is_text)}"
 
 
-def _first_non_date(index: pd.Index) -> str:
-    """Describe the first label that is not a date, because of which all labels are text."""
+def _describe_first_non_date(index: pd.Index) -> str:
+    """Describe the first index label that is not a date: it makes all index labels texts."""
     dates = pd.to_datetime(index.astype("str"), format="ISO8601", errors="coerce", utc=True)
     is_no_date = np.asarray(dates.isna())
     row = int(is_no_date.argmax())
@@ -198,7 +198,7 @@ def _first_non_date(index: pd.Index) -> str:
     return f"{index[row]!r} at row {row}{reason}"
 
 
-def _first_unsorted(index: pd.Index) -> str:
+def _describe_first_unsorted(index: pd.Index) -> str:
     try:
         decreases = np.asarray(index[1:] < index[:-1])
     except TypeError:
@@ -207,7 +207,7 @@ def _first_unsorted(index: pd.Index) -> str:
     return f"first label out of order: {index[row]} at row {row}, after {index[row - 1]}"
 
 
-def _first_row(index: pd.Index, is_invalid: "np.ndarray[Any, np.dtype[np.bool_]]") -> str:
+def _describe_first_row(index: pd.Index, is_invalid: "np.ndarray[Any, np.dtype[np.bool_]]") -> str:
     """Return the position and the label of the first invalid row, as text."""
     row = int(np.flatnonzero(is_invalid)[0])
     return f"first at row {row} (label {index[row]})"

@@ -30,9 +30,9 @@ class AlarmState(Record):
 def debounce_alarm(verdicts: Sequence[DriftVerdict], settings: AlarmDebounceSettings) -> AlarmState:
     """Return ALARM if at least k of the last n windows drifted.
 
-    Inconclusive windows may have drifted. The state is QUIET only if even drift in all of them
-    would not raise the alarm; otherwise it is INCONCLUSIVE. Windows that do not exist yet are not
-    counted. Without any window the state is INCONCLUSIVE.
+    Inconclusive windows may have drifted. If drift in all of them would raise the alarm, the state
+    is INCONCLUSIVE, otherwise QUIET. Windows that do not exist yet are not counted. Without any
+    window the state is INCONCLUSIVE.
 
     Args:
         verdicts: Verdicts of successive non-overlapping windows, oldest first.

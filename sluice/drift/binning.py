@@ -1,8 +1,8 @@
 """Bins columns into cells and encodes each value as the number of its cell.
 
 All statistics are computed from the number of rows in each cell. So numbers and categories are
-treated alike, units and tails of the distribution have no influence, and the cost of resampling
-does not depend on the number of rows.
+treated alike. Units and tails of the distribution have no influence. The cost of resampling does
+not depend on the number of rows.
 
 Shape legend: N = rows, G = cells. Code 0 is a missing value (for numbers also an infinite one);
 cells are numbered from 1.
@@ -21,18 +21,18 @@ Kind = Literal["numeric", "category"]
 MISSING = 0
 """Code of a missing value."""
 
-_ROUNDING = 2.0**-24
+_ROUNDING_ERROR = 2.0**-24
 """Largest relative error of a number that is rounded to single precision. Requests arrive in single
 precision, and references may have double precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NumericCells:
-    """Cells ``(previous edge, edge]``. The first and last are outside the reference's range."""
+    """Cells ``(previous edge, edge]``; the two outer cells contain no rows of the reference."""
 
     edges: NDArray[np.float64]
-    """Ascending edges (G - 1,). A frequent value has its own cell, between an edge just below the
-    value and one just above. The value rounded to single precision is in the same cell."""
+    """Ascending edges (G - 1,). A frequent value has a separate cell, between an edge just below
+    and an edge just above the value. The value rounded to single precision is in the same cell."""
 
     @property
     def num_cells(self) -> int:
@@ -41,7 +41,7 @@ class NumericCells:
 
     def encode(self, values: "pd.Series[Any]") -> NDArray[np.uint8]:
         """Return the code of each value (N,)."""
-        x_N = _floats(values)
+        x_N = _to_float64(values)
         code_N = (np.searchsorted(self.edges, x_N) + 1).astype(np.uint8)
         is_finite_N = np.isfinite(x_N)
         if not is_finite_N.all():
@@ -51,7 +51,7 @@ class NumericCells:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CategoryCells:
-    """One cell for each frequent category, one for rare categories and one for new categories."""
+    """One cell for each frequent category, one for all rare and one for all new categories."""
 
     categories: tuple[str, ...]
     """All categories of the reference, by descending frequency."""
@@ -75,9 +75,9 @@ class CategoryCells:
     def count_unseen(self, values: "pd.Series[Any]") -> dict[str, int]:
         """Return the number of rows of each category that is not in the reference."""
         position_N, names = factorize(values)
-        known = set(self.categories)
+        reference_names = set(self.categories)
         counts = np.bincount(position_N[position_N >= 0], minlength=len(names))
-        return {name: int(counts[i]) for i, name in enumerate(names) if name not in known}
+        return {name: int(counts[i]) for i, name in enumerate(names) if name not in reference_names}
 
     def _code(self, position: int | None) -> int:
         if position is None:
@@ -113,7 +113,7 @@ def column_kind(values: "pd.Series[Any]") -> Kind:
 def count_filled(values: "pd.Series[Any]") -> int:
     """Return the number of values that are not missing and, for numbers, finite."""
     if column_kind(values) == "numeric":
-        return int(np.isfinite(_floats(values)).sum())
+        return int(np.isfinite(_to_float64(values)).sum())
     return int(values.notna().sum())
 
 
@@ -122,43 +122,43 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
 
     Args:
         values: Numbers, at least one of them finite.
-        num_cells: Number of cells, without the two outside the range.
+        num_cells: Number of cells, without the two cells outside the range.
     """
-    x_N = _floats(values)
+    x_N = _to_float64(values)
     x_N = np.sort(x_N[np.isfinite(x_N)])
-    # Inverse of the empirical distribution: an edge is a value of the reference.
+    # The edges are quantiles without interpolation, so each edge is a value of the reference.
     last_positions = (
         np.ceil(np.arange(1, num_cells + 1) / num_cells * x_N.size).astype(np.int64) - 1
     )
     edges = x_N[last_positions]
     distinct_values = x_N[np.concatenate(([True], x_N[1:] != x_N[:-1]))]
-    # Values that get their own cell: they need an edge just below them and one just above.
+    # Frequent values get a separate cell, between an edge just below and an edge just above them.
     is_repeated = edges[1:] == edges[:-1]
     frequent_values = (
         distinct_values if distinct_values.size <= num_cells else edges[1:][is_repeated]
     )
-    # The first and last edge enclose the range of the reference.
+    # The first and the last edge enclose the range of the reference.
     edges_below = _below(np.concatenate((x_N[:1], frequent_values)))
     edges_above = _above(np.concatenate((frequent_values, x_N[-1:])))
-    has_own_edges = np.isin(edges, np.concatenate((x_N[:1], frequent_values, x_N[-1:])))
-    other_edges = _above(edges[~has_own_edges])
+    has_separate_edges = np.isin(edges, np.concatenate((x_N[:1], frequent_values, x_N[-1:])))
+    other_edges = _above(edges[~has_separate_edges])
     return NumericCells(edges=np.unique(np.concatenate((other_edges, edges_below, edges_above))))
 
 
 def _below(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each value a number below the value and its rounding to single precision."""
-    lower: NDArray[np.float64] = np.nextafter(values - np.abs(values) * _ROUNDING, -np.inf)
+    """Return for each value a number below both the value and its single-precision rounding."""
+    lower: NDArray[np.float64] = np.nextafter(values - np.abs(values) * _ROUNDING_ERROR, -np.inf)
     return lower
 
 
 def _above(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each value a number not below the value and its rounding to single precision."""
-    upper: NDArray[np.float64] = values + np.abs(values) * _ROUNDING
+    """Return for each value a number not below the value or its single-precision rounding."""
+    upper: NDArray[np.float64] = values + np.abs(values) * _ROUNDING_ERROR
     return upper
 
 
 def bin_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:
-    """Return cells for the most frequent categories, for rare ones and for new ones."""
+    """Return cells for the most frequent categories, for rare categories and new categories."""
     position_N, names = factorize(values)
     counts = np.bincount(position_N[position_N >= 0], minlength=len(names))
     order = sorted(range(len(names)), key=lambda i: (-counts[i], names[i]))
@@ -168,7 +168,7 @@ def bin_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:
 
 
 def factorize(values: "pd.Series[Any]") -> tuple[NDArray[np.int64], list[str]]:
-    """Return the position of each value (N,) in the list of categories; -1 for missing values."""
+    """Return the position of each value in a list of categories, -1 if missing, and this list."""
     position_N, distinct_values = pd.factorize(values, use_na_sentinel=True)
     names = [str(value) for value in distinct_values]
     position_of = {name: i for i, name in enumerate(dict.fromkeys(names))}
@@ -177,5 +177,5 @@ def factorize(values: "pd.Series[Any]") -> tuple[NDArray[np.int64], list[str]]:
     return merged_position[position_N], list(position_of)
 
 
-def _floats(values: "pd.Series[Any]") -> NDArray[np.float64]:
+def _to_float64(values: "pd.Series[Any]") -> NDArray[np.float64]:
     return values.to_numpy(dtype=np.float64, na_value=np.nan)

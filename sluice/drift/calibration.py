@@ -73,7 +73,7 @@ def calibrate_column(
     Args:
         column: Reference of the column.
         settings: Drift settings with the number of PSI bins.
-        num_rows: Rows of the windows to be evaluated [rows].
+        num_rows: Size of the windows that will be evaluated [rows].
         num_draws: Number of resampled windows.
         seed: Seed of the draws, combined with the column's name.
 
@@ -81,13 +81,13 @@ def calibrate_column(
         30 ms for 2,000 windows of a column of 50 cells. Except for the distances themselves,
         memory does not grow with ``num_draws``.
     """
-    rng = _generator(seed, column.name, num_rows)
+    rng = _make_generator(seed, column.name, num_rows)
     num_blocks, scale = draw_size(column.dependence, num_rows, column.num_rows)
     block_KG = column.block_KG.astype(np.float64)
     total_G = block_KG.sum(axis=0)
     chunks = []
-    for size in chunk_sizes(num_draws):
-        drawn_DG = draw_sums(block_KG, num_blocks, size, rng)
+    for chunk_size in chunk_sizes(num_draws):
+        drawn_DG = draw_sums(block_KG, num_blocks, chunk_size, rng)
         with np.errstate(invalid="ignore"):  # a draw in which every value is missing
             change_DG = drawn_DG[:, 1:] / drawn_DG[:, 1:].sum(axis=1, keepdims=True)
         change_DG -= total_G[1:] / total_G[1:].sum()
@@ -136,10 +136,10 @@ def draw_sums(
 def null_from_draws(distance_DS: NDArray[np.float64], num_rows: int) -> NullDistribution:
     """Return the null distribution from the distances of windows of ``num_rows`` rows (D, S)."""
     num_draws = distance_DS.shape[0]
-    single_DS = distance_DS.astype(np.float32)
-    sorted_DS = np.sort(single_DS, axis=0)
+    rounded_DS = distance_DS.astype(np.float32)
+    sorted_DS = np.sort(rounded_DS, axis=0)
     smallest_p_D = np.full(num_draws, np.inf)
-    for sorted_D, distance_D in zip(sorted_DS.T, single_DS.T, strict=True):
+    for sorted_D, distance_D in zip(sorted_DS.T, rounded_DS.T, strict=True):
         num_at_least_D = num_draws - np.searchsorted(sorted_D, distance_D, "left")
         smallest_p_D = np.minimum(smallest_p_D, num_at_least_D / num_draws)
     return NullDistribution(
@@ -147,6 +147,6 @@ def null_from_draws(distance_DS: NDArray[np.float64], num_rows: int) -> NullDist
     )
 
 
-def _generator(seed: int, name: str, num_rows: int) -> np.random.Generator:
+def _make_generator(seed: int, name: str, num_rows: int) -> np.random.Generator:
     """Return the generator of a column; its draws do not depend on the other columns."""
     return np.random.default_rng([seed, num_rows, *name.encode()])

@@ -3,8 +3,8 @@
 A code is the number of the cell that contains a value (see ``drift.binning``); 0 means a missing
 value.
 
-Shape legend: N = rows, G = cells, C = categories, K = stored blocks, W = windows (resampled ones,
-or one window).
+Shape legend: N = rows, G = cells, C = categories, K = stored blocks, W = windows (many resampled
+windows, or one window).
 """
 
 from collections.abc import Callable
@@ -176,7 +176,7 @@ def psi_bins(share_G: NDArray[np.float64], max_bins: int, *, is_ordered: bool) -
         share_G: Shares of the cells.
         max_bins: Maximum number of bins.
         is_ordered: Whether neighbouring cells are merged. Otherwise the largest cells have
-            separate bins, and the last bin contains the others.
+            separate bins, and the last bin contains the other cells.
     """
     if not is_ordered:
         order_G = np.argsort(-share_G, kind="stable")
@@ -210,7 +210,7 @@ def _dependence_series(
     """Return the series on which the serial dependence is measured, with unit variance.
 
     For numbers: ranks, and distances of the ranks from the median. For categories: a 0/1 series
-    for each of the most frequent ones. For both: a 0/1 series for missing values.
+    for each of the most frequent categories. For both: a 0/1 series for missing values.
     """
     series = []
     if kind == "numeric":
@@ -246,7 +246,7 @@ def _cell_positions(
     total_G = np.bincount(code_N, weights=x_N, minlength=count_G.size)[1:]
     is_filled_G = count_G[1:] > 0
     mean = total_G[is_filled_G] / count_G[1:][is_filled_G]
-    # An empty cell between filled ones is interpolated from its neighbours.
+    # The position of an empty cell between filled cells is interpolated from its neighbours.
     positions = np.arange(is_filled_G.size)
     position_G = np.interp(positions, positions[is_filled_G], mean)
     position_G[0], position_G[-1] = x_N.min(), x_N.max()

@@ -31,7 +31,8 @@ class ConceptDriftReport(Record):
     reference_loss: float = Field(description="Mean loss of the reference [loss units].")
     loss: float = Field(description="Mean loss of the window [loss units].")
     rise: float = Field(
-        description="Increase: mean loss of the window minus that of the reference [loss units]."
+        description="Increase: mean loss of the window minus mean loss of the reference [loss "
+        "units]."
     )
     lower_bound: float = Field(
         description="One-sided lower confidence bound of the increase, confidence 1 - alpha [loss "
@@ -66,9 +67,10 @@ def evaluate_losses(
 ) -> ConceptDriftReport:
     """Test whether the mean loss increased by more than ``settings.min_loss_increase``.
 
-    The bound is computed as in the promotion gate: variance of each window over blocks of dependent
-    rows, summed because the windows do not overlap, and Student's t distribution with
-    Satterthwaite's degrees of freedom. A decrease of the loss is not drift.
+    The bounds are computed as in the promotion gate. The variance of each window is estimated over
+    blocks of dependent rows. Both variances are added, because the windows do not overlap. The
+    quantiles come from Student's t distribution with Satterthwaite's degrees of freedom. A decrease
+    of the loss is not drift.
 
     Args:
         reference_N: Held-out losses of the model at registration, in time order [loss units].

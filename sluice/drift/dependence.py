@@ -25,11 +25,10 @@ _LENGTH_ROWS = 10_000
 """Number of newest rows from which the block length is estimated. With more rows the estimate
 changes little, and the sums use several threads, whose synchronization is slow."""
 
-
 _EVEN_RATIO = 0.75
-"""Limit for the variance of the mean, as a share of the variance for independent rows. Below the
-limit, rows count as more evenly spread than independent rows, and the block length is 1. Estimates
-for independent rows are rarely this low."""
+"""Rows count as more evenly spread than independent rows if the variance of their mean is below
+this share of the variance for independent rows. The block length is then 1. Estimates for
+independent rows are rarely this low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +46,10 @@ class Dependence:
 def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float) -> Dependence:
     """Return the largest block length of several series of a column, and the inflation factor.
 
-    The block length is 1 if the mean of a window varies less than that of independent rows. An
-    example is the weekday: each weekday is equally frequent in consecutive rows. Servers sample
-    requests at random, and a random sample varies as independent rows do.
+    The block length is 1 if the mean of a window varies clearly less than the mean of independent
+    rows. An example is the weekday: each weekday is equally frequent in consecutive rows. Longer
+    blocks would preserve this evenness, but servers sample requests at random, and a random sample
+    varies like independent rows.
 
     The factor corrects two effects. First, drawn blocks are independent of each other, so
     resampling underestimates the variance; ``rows_component`` returns a corrected variance. Second,
@@ -59,8 +59,8 @@ def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float)
     Args:
         series: Series (N,) in time order, such as the ranks of a column and their distances from
             the median: volatility may be clustered even if the values are uncorrelated.
-        per_test_alpha: P-value at which a single test raises an alarm; for a smaller one, the
-            inflation factor is larger.
+        per_test_alpha: P-value at which a single test raises an alarm. A smaller p-value gives a
+            larger inflation factor.
     """
     length = max(map(_block_length, series))
     num_rows = series[0].size
@@ -95,10 +95,10 @@ def block_counts(
     """
     start_K = block_starts(code_N.size)
     rows_Kb = (start_K[:, None] + np.arange(block_length)) % code_N.size
-    width = num_cells + 1
-    cell_Kb = np.arange(start_K.size)[:, None] * width + code_N[rows_Kb]
-    counts = np.bincount(cell_Kb.ravel(), minlength=start_K.size * width)
-    return counts.reshape(start_K.size, width).astype(np.uint16)
+    num_codes = num_cells + 1
+    block_code_Kb = np.arange(start_K.size)[:, None] * num_codes + code_N[rows_Kb]
+    counts = np.bincount(block_code_Kb.ravel(), minlength=start_K.size * num_codes)
+    return counts.reshape(start_K.size, num_codes).astype(np.uint16)
 
 
 def _block_length(x_N: NDArray[np.float64]) -> int:

@@ -79,7 +79,7 @@ def evaluate_embeddings(
         ContractError: The embeddings have another width than the reference, or are not finite.
 
     Cost:
-        Two samples of 500 rows: 0.2 s, of which estimating the block length takes most.
+        Two samples of 500 rows: 0.2 s, mostly to estimate the block length.
     """
     reference_NE = _subsample(reference.rows_NE.astype(np.float64), embedding_settings.max_rows)
     window_NE = _subsample(window_NE, embedding_settings.max_rows)
@@ -90,7 +90,9 @@ def evaluate_embeddings(
         for name, sample in (("the reference", reference_NE), ("the window", window_NE))
         if len(sample) < required_rows
     ]
-    if not shortages and not _can_reach(settings.alpha, length, reference_NE, window_NE):
+    if not shortages and not _has_enough_permutations(
+        settings.alpha, length, reference_NE, window_NE
+    ):
         shortages = [f"with blocks of {length} rows, no p-value is as small as {settings.alpha:g}"]
     test = None
     if not shortages:
@@ -141,7 +143,7 @@ def _decide(
         return (
             "INCONCLUSIVE",
             "All embeddings of the requests and of the held-out rows are equal.",
-            "Find out why the layer is constant, or name another one in embedding_layer of the "
+            "Find out why the layer is constant, or name another layer in embedding_layer of the "
             "network.",
         )
     details = (
@@ -166,10 +168,10 @@ def _decide(
     )
 
 
-def _can_reach(alpha: float, length: int, *samples: NDArray[np.float64]) -> bool:
+def _has_enough_permutations(alpha: float, length: int, *samples: NDArray[np.float64]) -> bool:
     """Return whether the blocks of both samples have enough permutations for a p-value of alpha."""
-    first, second = (len(sample) // length for sample in samples)
-    return math.comb(first + second, first) * alpha >= 1
+    num_first_blocks, num_second_blocks = (len(sample) // length for sample in samples)
+    return math.comb(num_first_blocks + num_second_blocks, num_first_blocks) * alpha >= 1
 
 
 def _num_permutations(settings: DriftSettings, embedding_settings: EmbeddingDriftSettings) -> int:

@@ -59,15 +59,15 @@ class EmbeddingReference:
     """Embeddings of different rows in row order; no rows if there is a problem."""
 
     problem: str = ""
-    """Reason why there are no embeddings to compare with, in sentences; empty if there are some."""
+    """Reason why the reference has no embeddings, in sentences; empty if it has embeddings."""
 
 
 def compares_embeddings(workload: Workload, settings: DriftSettings) -> bool:
     """Return whether the drift of a workload's requests is detected on their embeddings.
 
-    False if ``settings.embedding`` is None or the workload is not served. Otherwise it is true for
-    all codecs, such as those of images and texts, except windows and raw rows: for these, the
-    columns are compared.
+    The result is False if ``settings.embedding`` is None or the workload is not served. Otherwise
+    the codec decides. It is False for windows and raw rows, whose columns are compared, and True
+    for all other codecs, such as images and texts.
     """
     if settings.embedding is None or not workload.is_served:
         return False
@@ -87,7 +87,7 @@ def build_embedding_reference(
 ) -> EmbeddingReference:
     """Return the embeddings of at most ``max_rows`` held-out rows by the first deployed network.
 
-    The network is that of the lowest seed and the last fold. The rows are evenly spaced test rows
+    This is the network of the lowest seed and the last fold. The rows are evenly spaced test rows
     of this fold, because a network separates its training rows better than other rows. Repeated
     rows count once, like repeated requests. Rows are embedded one by one, as in serving.
 
@@ -117,7 +117,8 @@ def build_embedding_reference(
     on_progress(f"embedding {len(positions)} held-out rows")
     inputs = (gather(source, positions[i : i + 1]) for i in range(len(positions)))
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(1)  # 1.3 ms for a small image; 40 ms with two threads on a busy machine
+    # A small image takes 1.3 ms with one thread, and 40 ms with two threads on a busy machine.
+    torch.set_num_threads(1)
     try:
         layer, rows_NE = _embed_rows(network, inputs)
     except ContractError as error:
@@ -152,10 +153,10 @@ def _embed_rows(
         layer = embedding.layer
         rows.append(embedding.values[0])
     rows_NE = np.stack(rows)
-    num_bad = int((~np.isfinite(rows_NE).all(axis=1)).sum())
-    if num_bad:
+    num_nonfinite = int((~np.isfinite(rows_NE).all(axis=1)).sum())
+    if num_nonfinite:
         raise ContractError(
-            f"{num_bad} of {len(rows_NE)} embeddings of held-out rows are not finite.",
+            f"{num_nonfinite} of {len(rows_NE)} embeddings of held-out rows are not finite.",
             fix="Find out why the network is not finite on these rows.",
         )
     return layer, rows_NE
@@ -208,14 +209,16 @@ def load_embedding_reference(digest: str, store: ArtifactStore) -> EmbeddingRefe
             problem=str(header["problem"]),
         )
         if header["format"] != _FORMAT or header["digest"] != _content_digest(reference):
-            raise _damaged("its content does not match its header")
+            raise _damaged_error("its content does not match its header")
         if not np.isfinite(rows_NE).all():
-            raise _damaged("an embedding is not finite")
+            raise _damaged_error("an embedding is not finite")
         if rows_NE.shape[1] > MAX_WIDTH or bool(rows_NE.size) == bool(reference.problem):
-            raise _damaged(f"it has {rows_NE.shape} numbers and the problem '{reference.problem}'")
+            raise _damaged_error(
+                f"it has {rows_NE.shape} numbers and the problem '{reference.problem}'"
+            )
         return reference
     except (pa.ArrowInvalid, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise _damaged(f"{type(error).__name__}: {error}") from None
+        raise _damaged_error(f"{type(error).__name__}: {error}") from None
 
 
 def _content_digest(reference: EmbeddingReference) -> str:
@@ -224,7 +227,7 @@ def _content_digest(reference: EmbeddingReference) -> str:
     return digest_bytes(json.dumps(texts).encode() + reference.rows_NE.tobytes())
 
 
-def _damaged(why: str) -> IntegrityError:
+def _damaged_error(why: str) -> IntegrityError:
     return IntegrityError(
         f"The file does not contain a valid drift reference of an embedding ({why}).",
         cause="The file was modified or truncated after it was written, or has another format.",

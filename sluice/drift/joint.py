@@ -3,8 +3,8 @@
 The relation between columns may change although the distribution of each column does not. A
 Gaussian kernel over all columns detects such a change. With random features, the MMD compares the
 mean features of two samples. Its null distribution comes from a block bootstrap, which combines
-randomly drawn blocks of the reference's rows. It needs only the mean features of each block, which
-are stored.
+randomly drawn blocks of the reference's rows. The bootstrap needs only the mean features of each
+block, which are stored.
 
 A code is the number of the cell that contains a value (see ``drift.binning``); 0 means a missing
 value.
@@ -34,8 +34,8 @@ _CHUNK_ROWS = 16_384
 """Number of rows whose features a thread computes at a time."""
 
 _BLOCK_LENGTH_FEATURES = 8
-"""Number of features from which the block length is estimated. Few suffice, because each feature
-depends on all columns."""
+"""Number of features from which the block length is estimated. A few features are sufficient,
+because each feature depends on all columns."""
 
 MapFunction = Callable[..., Iterable[NDArray[np.float64]]]
 """``map``, or the ``map`` method of a thread pool."""
@@ -80,22 +80,28 @@ class RandomFeatures:
         distances of pairs of rows.
         """
         rng = np.random.default_rng(seed)
-        numeric = tuple(i for i, column in enumerate(columns) if column.kind == "numeric")
-        category = tuple(i for i, column in enumerate(columns) if column.kind == "category")
+        numeric_positions = tuple(i for i, column in enumerate(columns) if column.kind == "numeric")
+        category_positions = tuple(
+            i for i, column in enumerate(columns) if column.kind == "category"
+        )
         # Total variance of the one-hot vectors; each normal score has variance 1.
-        category_variance = sum(1 - float((columns[i].share_G ** 2).sum()) for i in category)
-        width = math.sqrt(2 * (len(numeric) + category_variance))
+        category_variance = sum(
+            1 - float((columns[i].share_G ** 2).sum()) for i in category_positions
+        )
+        width = math.sqrt(2 * (len(numeric_positions) + category_variance))
 
-        def frequencies(count: int) -> NDArray[np.float32]:
-            standard_normal = rng.normal(size=(count, num_features)).astype(np.float32)
+        def draw_frequencies(num_inputs: int) -> NDArray[np.float32]:
+            standard_normal = rng.normal(size=(num_inputs, num_features)).astype(np.float32)
             return np.asarray(standard_normal / np.float32(width))
 
         return cls(
-            numeric_positions=numeric,
-            score_CG=tuple(normal_scores(columns[i]).astype(np.float32) for i in numeric),
-            frequency_CF=frequencies(len(numeric)),
-            category_positions=category,
-            table_CGF=tuple(frequencies(columns[i].cells.num_cells + 1) for i in category),
+            numeric_positions=numeric_positions,
+            score_CG=tuple(normal_scores(columns[i]).astype(np.float32) for i in numeric_positions),
+            frequency_CF=draw_frequencies(len(numeric_positions)),
+            category_positions=category_positions,
+            table_CGF=tuple(
+                draw_frequencies(columns[i].cells.num_cells + 1) for i in category_positions
+            ),
             phase_F=rng.uniform(0, 2 * np.pi, num_features).astype(np.float32),
         )
 
@@ -145,7 +151,7 @@ class JointReference:
         per_test_alpha: float,
         map_function: MapFunction,
     ) -> "JointReference":
-        """Return the joint reference of rows given as codes of all columns.
+        """Return the joint reference of rows, from the codes of all columns.
 
         Args:
             features: Random features of the rows.
@@ -155,14 +161,16 @@ class JointReference:
             map_function: Computes the features of several chunks of rows.
         """
         num_rows = code_CN[0].size
-        recent = slice(max(0, num_rows - 10_000), num_rows)
-        sample_nF = features.compute(code_CN, recent)[:, :_BLOCK_LENGTH_FEATURES].astype(np.float64)
+        recent_rows = slice(max(0, num_rows - 10_000), num_rows)
+        sample_nF = features.compute(code_CN, recent_rows)[:, :_BLOCK_LENGTH_FEATURES].astype(
+            np.float64
+        )
         dependence = measure_dependence([x_n for x_n in sample_nF.T.copy()], per_test_alpha)
         length = dependence.block_length
         means = []
         for start in block_starts(num_rows):
-            rows = [code_N.take(range(start, start + length), mode="wrap") for code_N in code_CN]
-            means.append(features.compute(rows, slice(None)).mean(axis=0))
+            codes = [code_N.take(range(start, start + length), mode="wrap") for code_N in code_CN]
+            means.append(features.compute(codes, slice(None)).mean(axis=0))
         return cls(
             num_rows=num_rows,
             mean_F=features.mean(code_CN, map_function),
@@ -172,7 +180,7 @@ class JointReference:
 
     def distance(self, mean_F: NDArray[np.float64]) -> float:
         """Return the squared MMD of a window with this mean of the features."""
-        return float(_squared(mean_F - self.mean_F))
+        return float(_squared_mmd(mean_F - self.mean_F))
 
     def calibrate(self, *, num_rows: int, num_draws: int, seed: int) -> NullDistribution:
         """Return the null distribution of the squared MMD of windows with ``num_rows`` rows.
@@ -184,13 +192,13 @@ class JointReference:
         block_KF = self.block_KF.astype(np.float64)
         block_KF -= block_KF.mean(axis=0)
         chunks = [
-            _squared(scale * draw_sums(block_KF, num_blocks, size, rng) / num_blocks)
-            for size in chunk_sizes(num_draws)
+            _squared_mmd(scale * draw_sums(block_KF, num_blocks, chunk_size, rng) / num_blocks)
+            for chunk_size in chunk_sizes(num_draws)
         ]
         return null_from_draws(np.concatenate(chunks)[:, None], num_rows)
 
 
-def _squared(difference_F: NDArray[np.float64]) -> NDArray[np.float64]:
+def _squared_mmd(difference_F: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the squared MMD: twice the mean square of the difference of the mean features."""
     squared: NDArray[np.float64] = 2 * (difference_F**2).mean(axis=-1)
     return squared

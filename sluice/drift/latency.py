@@ -80,7 +80,8 @@ def evaluate_latency(
         if x_N.ndim != 1 or not np.isfinite(x_N).all() or not (x_N > 0).all():
             raise ContractError(
                 f"Latencies of the {name} must be positive numbers with shape (requests,), got "
-                f"shape {x_N.shape} with {int((~(np.isfinite(x_N) & (x_N > 0))).sum())} invalid.",
+                f"shape {x_N.shape} with {int((~(np.isfinite(x_N) & (x_N > 0))).sum())} invalid "
+                "values.",
                 fix="Exclude failed requests, which have no latency.",
             )
     allowed_ratio = 1 + settings.max_latency_increase

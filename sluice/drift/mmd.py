@@ -1,6 +1,6 @@
 """Two-sample test with the maximum mean discrepancy (MMD) of a Gaussian kernel.
 
-The bandwidth is the median distance of two rows of both samples together. P-values come from
+The bandwidth is the median distance over all pairs of rows of both samples. P-values come from
 permutations of blocks of consecutive rows, so that rows of a block may depend on each other.
 
 Shape legend: N = rows of both samples, E = width of a row, B = blocks, P = permutations.
@@ -20,7 +20,7 @@ from sluice.base.errors import ContractError
 _TIE_ATOL = 1e-12
 """Absolute tolerance within which two estimates of the squared MMD count as equal."""
 
-_MAX_CHUNK_NUMBERS = 2**22
+_MAX_CHUNK_ASSIGNMENTS = 2**22
 """Maximum number of block assignments (permutations times blocks) in memory at a time."""
 
 
@@ -32,7 +32,7 @@ class MmdTest:
     """Unbiased estimate of the squared MMD; it may be slightly negative."""
 
     p_value: float
-    """Share of permutations with at least this estimate; the observed assignment counts as one."""
+    """Share of permutations with at least this estimate, including the observed assignment."""
 
     threshold: float
     """Estimate that equal distributions exceed at rate alpha."""
@@ -57,10 +57,10 @@ def mmd_test(
 ) -> MmdTest:
     """Test whether two samples come from the same distribution.
 
-    The estimate is the mean over pairs of rows of different blocks. With blocks of one row this is
-    the unbiased estimate of Gretton et al., equation 3. Pairs within a block are left out, because
-    dependent rows are more similar than rows of two samples can be. The oldest rows that do not
-    fill a block are not compared.
+    The squared MMD is estimated from pairs of rows of different blocks. With blocks of one row this
+    is the unbiased estimate of Gretton et al., equation 3. Pairs within a block are left out,
+    because dependent rows are more similar than rows of different samples can be. The oldest rows
+    that do not fill a block are not compared.
 
     Args:
         first_NE: First sample, in time order.
@@ -168,7 +168,7 @@ def _null_estimates(
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
     """Return the squared MMD of random assignments of the blocks (P,)."""
-    chunk_size = max(1, _MAX_CHUNK_NUMBERS // is_first_B.size)
+    chunk_size = max(1, _MAX_CHUNK_ASSIGNMENTS // is_first_B.size)
     estimates = []
     for start in range(0, num_permutations, chunk_size):
         size = min(chunk_size, num_permutations - start)
@@ -194,10 +194,10 @@ def _require_samples(
             fix="Collect more rows.",
         )
     for name, sample in (("first", first_NE), ("second", second_NE)):
-        is_bad_N = ~np.isfinite(sample).all(axis=1)
-        if is_bad_N.any():
+        is_nonfinite_N = ~np.isfinite(sample).all(axis=1)
+        if is_nonfinite_N.any():
             raise ContractError(
-                f"Embeddings must be finite, got NaN or infinity in {int(is_bad_N.sum())} rows of "
-                f"the {name} sample; the first is row {int(is_bad_N.argmax())}.",
+                f"Embeddings must be finite, got NaN or infinity in {int(is_nonfinite_N.sum())} "
+                f"rows of the {name} sample; the first is row {int(is_nonfinite_N.argmax())}.",
                 fix="Find out why the network is not finite on these inputs.",
             )

@@ -1,4 +1,4 @@
-"""Runs the drift monitor of a version in production, and keeps its state."""
+"""Runs the drift monitor of a version in production, and updates its state."""
 
 from dataclasses import dataclass, field
 
@@ -27,7 +27,7 @@ def run_drift_monitor(inputs: MonitorInputs, previous: MonitorState | None) -> M
         previous: State after the previous run; the state of another version is ignored.
 
     Raises:
-        ContractError: The type of the row labels, or the columns, differ from those of the
+        ContractError: The type of the index labels, or the columns, differ from those of the
             training rows.
         IntegrityError: A reference, losses or weights are missing or damaged.
 

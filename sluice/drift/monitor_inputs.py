@@ -15,8 +15,8 @@ from sluice.rollout.samples import Sample
 from sluice.workloads.workload import Workload
 
 SavePage = Callable[[Callable[[], str], Signal], str | None]
-"""Function that saves a page: it gets a function that renders the page, and its signal. It returns
-the URL, or None if the page was not saved."""
+"""Function that saves a page and returns its URL, or None if the page was not saved. The arguments
+are a function that renders the page, and the signal of the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

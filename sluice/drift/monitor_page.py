@@ -39,7 +39,12 @@ def monitor_page(state: MonitorState) -> str:
 
 
 def quantity_page(
-    title: str, verdict: DriftVerdict, reason: str, remedy: str, numbers: dict[str, str], png: bytes
+    title: str,
+    verdict: DriftVerdict,
+    reason: str,
+    remedy: str,
+    display_values: dict[str, str],
+    png: bytes,
 ) -> str:
     """Return the page that compares one quantity between two windows.
 
@@ -48,7 +53,7 @@ def quantity_page(
         verdict: Verdict on the newer window.
         reason: Reason of the verdict.
         remedy: Recommended action.
-        numbers: Formatted values by name, plain text.
+        display_values: Formatted values by name, plain text.
         png: Plot of both windows; may be empty.
     """
     tone, content = TONE[verdict], base64.b64encode(png).decode()
@@ -58,7 +63,7 @@ def quantity_page(
         if png
         else ""
     )
-    rows = [[escape(name), escape(value)] for name, value in numbers.items()]
+    rows = [[escape(name), escape(value)] for name, value in display_values.items()]
     parts = [
         f"<h1>{escape(f'Drift: {title}')} {tag(verdict, tone)}</h1>",
         f'<div class="card {tone}"><p><b>{escape(reason)}</b></p><p>{escape(remedy)}</p></div>',
@@ -82,8 +87,8 @@ def _signal_table(state: MonitorState) -> str:
     rows = [
         [
             escape(SIGNALS[signal.signal]),
-            _tag(signal),
-            escape(signal.summary) + _link(signal),
+            _verdict_tag(signal),
+            escape(signal.summary) + _report_link(signal),
             escape(signal.alarm_state.reason if signal.is_monitored else ""),
         ]
         for signal in state.signals
@@ -91,13 +96,13 @@ def _signal_table(state: MonitorState) -> str:
     return table(("signal", "verdict", "reason", "alarm"), rows)
 
 
-def _tag(signal: SignalState) -> str:
+def _verdict_tag(signal: SignalState) -> str:
     if not signal.is_monitored:
         return tag("not monitored")
     return tag(signal.verdict, TONE[signal.verdict])
 
 
-def _link(signal: SignalState) -> str:
+def _report_link(signal: SignalState) -> str:
     page = signal.windows[-1].page if signal.windows else None
     return f' <a href="{escape(page, quote=True)}">report</a>' if page else ""
 
@@ -129,6 +134,6 @@ _LEGEND = (
     "of windows with drift that the setting <code>drift_alarm</code> of the pipeline defines. If "
     "retraining may help, an alarm starts a training. INCONCLUSIVE means that a window has too "
     "little evidence for a decision, or that no window can be evaluated. WAITING means that there "
-    "are too few new rows or requests for a window. Neither of them means that there is no "
+    "are too few new rows or requests for a window. Neither verdict means that there is no "
     "drift.</p>"
 )

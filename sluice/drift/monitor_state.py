@@ -88,7 +88,7 @@ class SignalState(Record):
 
     @property
     def summary(self) -> str:
-        """Reason of the newest verdict, and why there is no newer one."""
+        """Reason of the newest verdict, and why there is no newer verdict."""
         if not self.windows:
             return self.wait_reason
         newest = self.windows[-1]
@@ -96,7 +96,7 @@ class SignalState(Record):
 
     @property
     def action(self) -> AlarmAction:
-        """Action for the newest window with drift; "train" without one."""
+        """Action for the newest window with drift; "train" if no window drifted."""
         actions = [window.action for window in self.windows if window.verdict == "DRIFT"]
         return actions[-1] if actions else "train"
 
@@ -122,8 +122,8 @@ class MonitorState(Record):
     signals: tuple[SignalState, ...]
     latencies: tuple[float, ...] = Field(
         (),
-        description="Latencies of the first requests to this version, with which later ones are "
-        "compared [s].",
+        description="Latencies of the first requests to this version, with which the latencies of "
+        "later requests are compared [s].",
     )
     latencies_until: str = Field("", description="Time of the last request in latencies.")
     training: Alarm | None = Field(None, description="Active alarm that starts a training.")
@@ -140,7 +140,7 @@ class MonitorState(Record):
 
     @property
     def verdict(self) -> MonitorVerdict:
-        """DRIFT if any signal drifted; STABLE only if all monitored signals are stable."""
+        """DRIFT if any monitored signal drifted; STABLE only if all of them are stable."""
         verdicts = {state.verdict for state in self.signals if state.is_monitored}
         order: tuple[MonitorVerdict, ...] = ("DRIFT", "INCONCLUSIVE", "WAITING", "STABLE")
         return next((verdict for verdict in order if verdict in verdicts), "WAITING")

@@ -78,7 +78,7 @@ def adjust_results(
     """Return the results with their adjusted p-values and verdicts.
 
     Columns that could not be compared still count as tests, so that a missing column does not
-    lower the adjusted p-values of the others.
+    lower the adjusted p-values of other columns.
     """
     statistic = None if joint is None else joint.statistic
     p_values = [column.p_value for column in columns]

@@ -59,7 +59,7 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
 
 
 def _plots(report: DriftReport, reference: DriftReference) -> str:
-    by_name = {column.name: column for column in reference.columns}
+    column_references = {column.name: column for column in reference.columns}
     # ``share`` has the share of each bin. It is empty if the column was not compared.
     plotted_columns = [
         result
@@ -69,7 +69,7 @@ def _plots(report: DriftReport, reference: DriftReference) -> str:
     if not plotted_columns:
         return ""
     images = [
-        _image(column_png(result, by_name[result.column]), f"drift of {result.column}")
+        _image(column_png(result, column_references[result.column]), f"drift of {result.column}")
         for result in plotted_columns[:_MAX_PLOTS]
     ]
     num_hidden = len(plotted_columns) - len(images)
@@ -95,13 +95,15 @@ def _column_table(report: DriftReport) -> str:
             tag(result.verdict, _TONE[result.verdict]),
             escape(result.reason) + _new_categories(result),
             "<br>".join(
-                f"{_STATISTIC_NAMES[s.name]} {_number(s.distance)} ({_number(s.threshold)})"
+                f"{_STATISTIC_NAMES[s.name]} {_format_number(s.distance)} "
+                f"({_format_number(s.threshold)})"
                 for s in result.statistics
                 if s.name != "mmd"
             ),
-            _number(result.adjusted_p),
-            _number(result.effect),
-            f"{_rate(result.missing_rate)}<br>was {_rate(result.reference_missing_rate)}",
+            _format_number(result.adjusted_p),
+            _format_number(result.effect),
+            f"{_format_rate(result.missing_rate)}<br>was "
+            f"{_format_rate(result.reference_missing_rate)}",
         ]
         for result in ranked_results
     ]
@@ -151,11 +153,11 @@ def _legend(report: DriftReport) -> str:
     )
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.3g}" if math.isfinite(value) else "-"
 
 
-def _rate(value: float) -> str:
+def _format_rate(value: float) -> str:
     return f"{100 * value:.3g} %" if math.isfinite(value) else "-"
 
 

@@ -1,4 +1,4 @@
-"""Checks cheaply, from row labels and counts, whether a new window can be evaluated for drift."""
+"""Checks cheaply, from index labels and counts, whether a new window can be evaluated for drift."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class SourceIndex:
 
     index: pd.Index
     known_until: str
-    """Label of the last row used to create the version, held-out rows included."""
+    """Index label of the last row, training or held-out, from which the version was created."""
 
     has_losses: bool
     """Whether the version has stored held-out losses to compare with."""
@@ -51,15 +51,17 @@ def find_pending_windows(
         in_production_since: Time of the promotion; older samples belong to another version.
 
     Raises:
-        ContractError: The type of the row labels differs from that of the training rows.
+        ContractError: The index labels have another type than those of the training rows.
     """
     signals: list[Signal] = []
     wait_reasons: list[str] = []
 
     def check_signal(signal: Signal, index: pd.Index, after: str) -> None:
         signal_state = state.signal(signal) if state else None
-        last = signal_state.last if signal_state else None
-        window = next_window(index, after=last or after, is_first=last is None, settings=settings)
+        last_label = signal_state.last if signal_state else None
+        window = next_window(
+            index, after=last_label or after, is_first=last_label is None, settings=settings
+        )
         if isinstance(window, Waiting):
             wait_reasons.append(f"{SIGNALS[signal].capitalize()}: {window.reason}")
         else:
@@ -80,8 +82,8 @@ def find_pending_windows(
         signal_state = state.signal(signal) if state else None
         new_samples = version_samples
         if signal_state and signal_state.last:
-            last = datetime.fromisoformat(signal_state.last)
-            new_samples = serving_samples.production_samples(version_samples, last)
+            last_time = datetime.fromisoformat(signal_state.last)
+            new_samples = serving_samples.production_samples(version_samples, last_time)
         # Only the index is used, so the columns need no names.
         if newest_sample.features:
             table = serving_samples.request_frame(new_samples, [""] * len(newest_sample.features))
@@ -98,8 +100,8 @@ def find_pending_windows(
             )
             embedding_state = state.signal("embedding") if state else None
             if embedding_state and embedding_state.last:
-                last = datetime.fromisoformat(embedding_state.last)
-                embedded_samples = serving_samples.production_samples(embedded_samples, last)
+                last_time = datetime.fromisoformat(embedding_state.last)
+                embedded_samples = serving_samples.production_samples(embedded_samples, last_time)
             times, _ = serving_samples.embedding_rows(embedded_samples, network, len(values))
             check_signal("embedding", times, since)
         until = state.latencies_until if state else ""

@@ -39,7 +39,7 @@ def overview_png(report: DriftReport) -> bytes:
             label = f"{ratio:.0f} " if math.isfinite(ratio) else "threshold is 0 "
             axes.text(_MAX_BAR_RATIO, y, label, color="white", va="center", ha="right", fontsize=8)
     axes.axvline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-    axes.set_yticks(range(len(entries)), [_short(name) for name, *_ in entries])
+    axes.set_yticks(range(len(entries)), [_short_label(name) for name, *_ in entries])
     axes.set_ylim(max(1, len(entries)) - 0.4, -0.6)
     max_ratio = max((ratio for _, ratio, _ in entries), default=1.0)
     axes.set_xlim(0, max(1.5, min(1.05 * max_ratio, _MAX_BAR_RATIO)))
@@ -96,7 +96,7 @@ def quantiles(
 ) -> NDArray[np.float64]:
     """Return quantiles (Q,) from cell shares, by linear interpolation inside each cell."""
     share_below = np.cumsum(share_G)[:-1]
-    # With empty cells, several edges have the same level; the last of them is the quantile.
+    # With empty cells, several edges have the same level; the last of these edges is the quantile.
     is_last_at_level = np.concatenate((share_below[1:] > share_below[:-1], [True]))
     return np.interp(level_Q, share_below[is_last_at_level], edges[is_last_at_level])
 
@@ -114,7 +114,7 @@ def _quantiles_png(result: ColumnResult, column: ColumnReference, cells: Numeric
     axes.legend(loc="best", frameon=False, fontsize=8.5)
     axes.set_xlim(0, 100)
     axes.set_xlabel("quantile level [%]")
-    axes.set_ylabel(_short(result.column))
+    axes.set_ylabel(_short_label(result.column))
     set_headline(axes, _headline(result), "", colour=INK)
     return as_png(figure)
 
@@ -123,8 +123,8 @@ def _categories_png(result: ColumnResult, column: ColumnReference, cells: Catego
     names = [*cells.categories[: cells.num_frequent], "rare categories", "new categories"]
     share_GA = np.stack((column.share_G, np.array(result.share)), axis=1)
     filled_cells = [i for i in range(len(names)) if share_GA[i].any()]
-    by_change = sorted(filled_cells, key=lambda i: -abs(share_GA[i, 1] - share_GA[i, 0]))
-    top_cells = by_change[:_MAX_CATEGORIES]
+    cells_by_change = sorted(filled_cells, key=lambda i: -abs(share_GA[i, 1] - share_GA[i, 0]))
+    top_cells = cells_by_change[:_MAX_CATEGORIES]
     figure, axes = new_figure(height_in=3.4)
     positions = np.arange(len(top_cells))
     axes.barh(
@@ -137,7 +137,7 @@ def _categories_png(result: ColumnResult, column: ColumnReference, cells: Catego
         color=_colour(result),
         label="window",
     )
-    axes.set_yticks(positions, [_short(names[i]) for i in top_cells])
+    axes.set_yticks(positions, [_short_label(names[i]) for i in top_cells])
     axes.set_ylim(len(top_cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.legend(loc="best", frameon=False, fontsize=8.5)
@@ -157,14 +157,14 @@ def _threshold_ratio(statistics: tuple[StatisticResult, ...]) -> float:
 def _headline(result: ColumnResult) -> str:
     unit = "Wasserstein distance" if result.kind == "numeric" else "Cohen's w"
     size = f": {unit} {result.effect:.2g}" if math.isfinite(result.effect) else ""
-    return f"{_short(result.column)}{size}"
+    return f"{_short_label(result.column)}{size}"
 
 
 def _colour(result: ColumnResult) -> str:
     return DRIFT_COLOUR if result.verdict == "DRIFT" else VALIDATION
 
 
-def _short(name: str) -> str:
+def _short_label(name: str) -> str:
     # Escape dollar signs, which matplotlib interprets as math text.
     short_name = name if len(name) <= 28 else f"{name[:25]}..."
     return short_name.replace("$", r"\$")

@@ -64,7 +64,7 @@ class DriftReference:
 
     @property
     def omission(self) -> str:
-        """Sentence on the columns that ``max_columns`` excludes; empty if none."""
+        """Sentence on the columns that ``max_columns`` excludes; empty if all are compared."""
         if not self.excluded_columns:
             return ""
         num_columns = len(self.columns) + len(self.excluded_columns)
@@ -116,8 +116,8 @@ def build_reference(
         settings: Drift settings; they are stored with the reference and apply to every window.
         seed: Seed of the column sample, the random features and the calibration windows; equal
             seeds give equal references.
-        threads: Number of columns processed in parallel; the result does not depend on it.
-        on_progress: Receives a line for every 16 columns measured or calibrated.
+        threads: Number of columns that are processed in parallel; it does not affect the result.
+        on_progress: Receives a line after every 16 measured or calibrated columns, and at the end.
 
     Raises:
         ContractError: There are too few rows, no columns or duplicate column names, or a column
@@ -134,11 +134,11 @@ def build_reference(
     _require_rows(frame, settings)
     per_test_alpha = settings.alpha / family_size(frame.shape[1])
     with ThreadPoolExecutor(threads) as pool:
-        measured = pool.map(
+        measured_columns = pool.map(
             lambda i: reference_column(frame.iloc[:, i], settings, per_test_alpha),
             range(frame.shape[1]),
         )
-        columns = tuple(_report_progress(measured, frame.shape[1], "measured", on_progress))
+        columns = tuple(_report_progress(measured_columns, frame.shape[1], "measured", on_progress))
         joint = None
         if len(columns) > 1:
             features = RandomFeatures.draw(columns, settings.num_features, seed)
@@ -180,7 +180,7 @@ def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def family_size(num_columns: int) -> int:
-    """Return the number of tests of a window: one per column and, for several, one joint test.
+    """Return the number of tests of a window: one per column, and a joint test of two or more.
 
     >>> family_size(1), family_size(50)
     (1, 51)

@@ -83,10 +83,10 @@ def parse_reference(content: bytes) -> DriftReference:
         if header["format"] != _FORMAT or header["digest"] != _content_digest(
             rows, excluded_columns
         ):
-            raise _damaged("its content does not match its header")
+            raise _damaged_error("its content does not match its header")
         return _parse_rows(header, rows)
     except (pa.ArrowInvalid, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise _damaged(f"{type(error).__name__}: {error}") from None
+        raise _damaged_error(f"{type(error).__name__}: {error}") from None
 
 
 def save_reference(reference: DriftReference, store: ArtifactStore) -> str:
@@ -230,19 +230,19 @@ def _parse_dependence(row: dict[str, Any]) -> Dependence:
 
 def _content_digest(rows: list[dict[str, Any]], excluded_columns: tuple[str, ...]) -> str:
     """Return the digest of the rows and excluded names, independent of the Parquet encoding."""
-    parts = [[_plain(row[name]) for name in sorted(_TYPES)] for row in rows]
+    parts = [[_to_json_value(row[name]) for name in sorted(_TYPES)] for row in rows]
     if excluded_columns:
         parts.append(list(excluded_columns))
     return digest_bytes(json.dumps(parts).encode())
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return digest_bytes(value)
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _damaged(why: str) -> IntegrityError:
+def _damaged_error(why: str) -> IntegrityError:
     return IntegrityError(
         f"The file does not contain a valid drift reference ({why}).",
         cause="The file was modified or truncated after it was written, or has another format.",

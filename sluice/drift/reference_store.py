@@ -80,7 +80,7 @@ class ReferenceArtifacts(Record):
 
     @classmethod
     def of(cls, artifacts: dict[str, str]) -> "ReferenceArtifacts | None":
-        """Return the references among a version's artifacts; None for versions without any."""
+        """Return the references among a version's artifacts; None if the version has none."""
         if not artifacts.keys() & set(_ROLES.values()):
             return None
         digests = {field: artifacts.get(role) for field, role in _ROLES.items()}
@@ -126,7 +126,7 @@ def store_references(
         settings: Drift settings, stored with the references and used for later windows.
         store: Artifact store.
         seed: Seed of the threshold calibration.
-        threads: Number of columns processed in parallel.
+        threads: Number of columns that are processed in parallel.
         on_progress: Receives one line for each progress step.
 
     Raises:
@@ -224,7 +224,8 @@ def _predict_held_out_in_chunks(
 ) -> tuple[pd.DataFrame | None, pd.DataFrame]:
     """Return the mean responses and the losses on the test rows of the last fold.
 
-    No output of a network is kept. The responses are None if they are the outputs themselves.
+    No output of a network is kept. The responses are None if clients receive the outputs unchanged,
+    or if the workload is not served.
     """
     seeds = require_complete_seeds(folds, members)
     last_fold = max(folds, key=lambda fold: fold.fold_id)
@@ -269,7 +270,7 @@ def read_held_out_losses(digest: str, store: ArtifactStore) -> "pd.Series[float]
 def last_known_label(
     references: ReferenceArtifacts | None, members: Sequence[Member], store: ArtifactStore
 ) -> str:
-    """Return the label of the last row used to create a version; later rows are new.
+    """Return the index label of the last row from which a version was created; later rows are new.
 
     This is the last held-out row, or the last training row for a version without held-out losses.
 

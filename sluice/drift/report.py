@@ -50,7 +50,7 @@ indicate faulty data, then the statistics that are easiest to interpret."""
 
 
 def statistic_with_smallest_p(statistics: Sequence[StatisticResult]) -> StatisticResult:
-    """Return the statistic with the smallest p-value; of equal ones, the first in ``_ORDER``."""
+    """Return the statistic with the smallest p-value; if equal, the first in ``_ORDER``."""
     return min(statistics, key=lambda s: (s.p_value, _ORDER.index(s.name)))
 
 
@@ -83,7 +83,7 @@ class ColumnResult(Record):
     reference_missing_rate: float = Field(description="Share of missing values in the reference.")
     new_categories: dict[str, int] = Field(
         description="Number of rows of each category that is not in the reference; only the most "
-        "frequent ones."
+        "frequent new categories."
     )
     block_length: int = Field(
         description="Number of consecutive rows that are treated as dependent [rows]."

@@ -53,7 +53,7 @@ def sampled_embeddings(inputs: MonitorInputs, samples: Sequence[Sample]) -> Samp
     if reference.network != deployed_weights:
         return (
             f"The reference of the embedding belongs to the network {short(reference.network)}, "
-            f"but version {version.number} is deployed with {short(deployed_weights)}. Train "
+            f"but version {version.number} serves the network {short(deployed_weights)}. Train "
             "the pipeline again; embeddings of different networks cannot be compared."
         )
     if reference.problem:
@@ -71,8 +71,8 @@ def _explain_missing_embeddings(samples: Sequence[Sample], network: str, version
     if networks:
         return (
             f"{len(networks)} of {len(samples)} requests were embedded by another network "
-            f"({short(networks[-1])}) than that of version {version} ({short(network)}). Restart "
-            "servers that still serve another version."
+            f"({short(networks[-1])}) than the network of version {version} ({short(network)}). "
+            "Restart servers that still serve another version."
         )
     return (
         f"None of {len(samples)} requests has an embedding. Restart servers that run an older "

@@ -1,7 +1,7 @@
 """Converts the samples of the servers to tables for drift detection.
 
-Failed requests are excluded: they are sampled more often than others, and the rollout guards count
-them. Repeated requests for the same row count once, except for latencies.
+Failed requests are excluded: they are sampled more often than other requests, and the rollout
+guards count them. Repeated requests for the same row count once, except for latencies.
 
 Shape legend: N = samples, O = outputs, E = width of an embedding.
 """
@@ -82,12 +82,13 @@ def prediction_columns(num_outputs: int) -> tuple[str, ...]:
 
 def _distinct(samples: Sequence[Sample]) -> list[Sample]:
     """Return the first sample of each requested row."""
-    first: dict[object, Sample] = {}
+    sample_by_row: dict[object, Sample] = {}
     for sample in samples:
-        first.setdefault(sample.key or sample.content or sample.features, sample)
-    return list(first.values())
+        sample_by_row.setdefault(sample.key or sample.content or sample.features, sample)
+    return list(sample_by_row.values())
 
 
 def _times(samples: Sequence[Sample]) -> pd.DatetimeIndex:
-    # Without samples the unit would be seconds, and no label with microseconds would be comparable.
+    # The unit is set, because an index without samples would have seconds, and could not be
+    # compared with a label with microseconds.
     return pd.DatetimeIndex([s.at for s in samples], name="at", tz="UTC").as_unit("us")

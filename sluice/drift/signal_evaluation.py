@@ -48,9 +48,11 @@ _MAX_LATENCIES = 2000
 _SEED = 0
 """Seed of the resampling of latencies and of the permutations of embeddings."""
 
-_UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
-_NO_COLUMNS = "The workload declares no feature column to compare."
-_NO_FEATURES = (
+_UNORDERED_REASON = (
+    "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
+)
+_NO_COLUMNS_REASON = "The workload declares no feature column to compare."
+_NO_FEATURES_REASON = (
     "The requests have no values of feature columns, because watched_values() of the workload's "
     "codec returns none."
 )
@@ -65,8 +67,8 @@ class SignalEvaluator:
     def __init__(self, inputs: MonitorInputs, previous: MonitorState | None) -> None:
         self._inputs = inputs
         self._previous = previous
-        in_order = sorted(inputs.samples, key=lambda sample: sample.at)
-        self._samples = serving_samples.production_samples(in_order, inputs.in_production_since)
+        samples = sorted(inputs.samples, key=lambda sample: sample.at)
+        self._samples = serving_samples.production_samples(samples, inputs.in_production_since)
         self.reports: dict[Signal, DriftReport] = {}
         self.embedding_window: EmbeddingWindow | None = None
 
@@ -74,10 +76,10 @@ class SignalEvaluator:
         """Evaluate the new rows of the source."""
         inputs = self._inputs
         if inputs.workload.horizon_rows == 0:
-            return self._update("rows", _UNORDERED, is_monitored=False)
+            return self._update("rows", _UNORDERED_REASON, is_monitored=False)
         if not inputs.workload.feature_columns:
-            return self._update("rows", _NO_COLUMNS, is_monitored=False)
-        reference = self._reference("features")
+            return self._update("rows", _NO_COLUMNS_REASON, is_monitored=False)
+        reference = self._load_reference("features")
         if isinstance(reference, str):
             return self._update("rows", reference)
         assert not isinstance(inputs.references, str), "a reference was loaded"
@@ -87,11 +89,11 @@ class SignalEvaluator:
         return self._update("rows", self._evaluate_table("rows", frame, reference, after=after))
 
     def update_serving_tables(self) -> tuple[SignalState, SignalState]:
-        """Evaluate the requests of clients, and the predictions that they got."""
+        """Evaluate the requests of clients, and the predictions for these requests."""
         columns = self._inputs.workload.feature_columns
         requests = serving_samples.request_frame(self._new_samples("requests"), columns)
-        features = self._reference("features")
-        predictions = self._reference("predictions")
+        features = self._load_reference("features")
+        predictions = self._load_reference("predictions")
         num_outputs = 0
         if not isinstance(predictions, str):
             num_outputs = len(predictions.columns) + len(predictions.excluded_columns)
@@ -101,17 +103,19 @@ class SignalEvaluator:
         return (
             self._evaluate_serving("requests", requests, features)
             if has_features
-            else self._update("requests", _NO_FEATURES, is_monitored=False),
+            else self._update("requests", _NO_FEATURES_REASON, is_monitored=False),
             self._evaluate_serving("predictions", prediction_rows, predictions),
         )
 
     def update_embedding(self) -> SignalState | None:
-        """Evaluate the embeddings of requests; None for a workload whose columns are compared."""
+        """Evaluate the embeddings of requests; None if ``compares_embeddings`` is False."""
         inputs, settings = self._inputs, self._inputs.settings.embedding
         if settings is None or not compares_embeddings(inputs.workload, inputs.settings):
             return None
         if not self._has_requests:
-            return self._update("embedding", _no_server(inputs.version.model), is_monitored=False)
+            return self._update(
+                "embedding", _no_server_reason(inputs.version.model), is_monitored=False
+            )
         embeddings = sampled_embeddings(inputs, self._new_samples("embedding"))
         if isinstance(embeddings, str):
             return self._update("embedding", embeddings)
@@ -135,11 +139,11 @@ class SignalEvaluator:
         title = self._title("embedding")
         page = inputs.save_page(lambda: embedding_page(title, embedding_window), "embedding")
         return self._update(
-            "embedding", self._result(report, embeddings.times, rows, (), "train", page)
+            "embedding", self._window_result(report, embeddings.times, rows, (), "train", page)
         )
 
     def reference_latencies(self) -> tuple[tuple[float, ...], str]:
-        """Return the reference latencies [s] and the time of the last one."""
+        """Return the latencies of the reference requests [s], and the time of the last of them."""
         previous = self._previous
         if previous is not None and previous.latencies:
             return previous.latencies, previous.latencies_until
@@ -147,19 +151,21 @@ class SignalEvaluator:
         num_needed = min(self._inputs.settings.window_rows, _MAX_LATENCIES)
         if len(latencies) < num_needed:
             return (), ""
-        first = latencies.iloc[:num_needed]
-        return tuple(first.tolist()), str(first.index[-1].isoformat())
+        first_latencies = latencies.iloc[:num_needed]
+        return tuple(first_latencies.tolist()), str(first_latencies.index[-1].isoformat())
 
     def update_latency(self, reference: tuple[float, ...], reference_until: str) -> SignalState:
         """Evaluate the latency, compared with the first requests to this version.
 
         Args:
-            reference: Latencies of the first requests [s].
-            reference_until: Time of the last of these requests.
+            reference: Latencies of the first requests to this version [s].
+            reference_until: Time of the last request in ``reference``.
         """
         inputs = self._inputs
         if not self._has_requests:
-            return self._update("latency", _no_server(inputs.version.model), is_monitored=False)
+            return self._update(
+                "latency", _no_server_reason(inputs.version.model), is_monitored=False
+            )
         if not reference:
             num_so_far = len(serving_samples.latencies(self._samples))
             num_needed = min(inputs.settings.window_rows, _MAX_LATENCIES)
@@ -168,19 +174,19 @@ class SignalEvaluator:
                 "reference."
             )
             return self._update("latency", Waiting(reason=reason))
-        seconds = serving_samples.latencies(self._samples)
-        rows = self._next_window("latency", seconds.index, after=reference_until)
+        latencies = serving_samples.latencies(self._samples)
+        rows = self._next_window("latency", latencies.index, after=reference_until)
         if isinstance(rows, Waiting):
             return self._update("latency", rows)
-        window_N = _as_floats(seconds.iloc[rows.start : rows.stop])
+        window_N = _to_float64(latencies.iloc[rows.start : rows.stop])
         report = evaluate_latency(
             np.array(reference),
             window_N,
             inputs.settings,
-            window=_digest(window_N, seconds.index[rows.start]),
+            window=_digest(window_N, latencies.index[rows.start]),
             seed=_SEED,
         )
-        numbers = {
+        display_values = {
             "95th percentile of the reference": f"{1000 * report.reference_p95_s:.3g} ms",
             "95th percentile of the window": f"{1000 * report.p95_s:.3g} ms",
             "ratio": f"{report.ratio:.3g}",
@@ -189,17 +195,17 @@ class SignalEvaluator:
             f"{report.num_rows:,}",
         }
         page = self._save_quantity_page(
-            "latency", report, numbers, 1000 * np.array(reference), 1000 * window_N, "ms"
+            "latency", report, display_values, 1000 * np.array(reference), 1000 * window_N, "ms"
         )
         return self._update(
-            "latency", self._result(report, seconds.index, rows, (), "repair", page)
+            "latency", self._window_result(report, latencies.index, rows, (), "repair", page)
         )
 
     def update_losses(self) -> SignalState:
         """Evaluate the losses on new labelled rows, compared with the held-out losses."""
         inputs = self._inputs
         if inputs.workload.horizon_rows == 0:
-            return self._update("losses", _UNORDERED, is_monitored=False)
+            return self._update("losses", _UNORDERED_REASON, is_monitored=False)
         if isinstance(inputs.references, str) or inputs.references.losses is None:
             reason = (
                 inputs.references
@@ -227,7 +233,7 @@ class SignalEvaluator:
             )
         labels = row_labels(inputs.frame.index)[rows.start : rows.stop]
         window_losses = losses.reindex(labels).dropna()
-        reference_N, window_N = _as_floats(recorded_losses), _as_floats(window_losses)
+        reference_N, window_N = _to_float64(recorded_losses), _to_float64(window_losses)
         report = evaluate_losses(
             reference_N,
             window_N,
@@ -236,7 +242,7 @@ class SignalEvaluator:
             window=_digest(window_N, labels[0]),
         )
         unit = inputs.workload.loss_unit
-        numbers = {
+        display_values = {
             f"mean held-out loss [{unit}]": f"{report.reference_loss:.4g}",
             "mean loss of the window": f"{report.loss:.4g}",
             "increase": f"{report.rise:.3g}",
@@ -244,9 +250,11 @@ class SignalEvaluator:
             "Cohen's d": f"{report.effect:.2g}",
             "rows of reference and window": f"{report.reference_rows:,} and {report.num_rows:,}",
         }
-        page = self._save_quantity_page("losses", report, numbers, reference_N, window_N, unit)
+        page = self._save_quantity_page(
+            "losses", report, display_values, reference_N, window_N, unit
+        )
         return self._update(
-            "losses", self._result(report, inputs.frame.index, rows, (), "train", page)
+            "losses", self._window_result(report, inputs.frame.index, rows, (), "train", page)
         )
 
     @property
@@ -254,7 +262,7 @@ class SignalEvaluator:
         return self._inputs.is_served or bool(self._samples)
 
     def _compute_losses(self, first_label: str, rows: RowRange) -> "pd.Series[float]":
-        """Return the deployed model's losses by label, from its held-out rows to the newest row."""
+        """Return the losses of the deployed model by label, from its first held-out row on."""
         inputs = self._inputs
         labels = row_labels(inputs.frame.index)
         first_positions = np.flatnonzero(labels == first_label)
@@ -269,7 +277,9 @@ class SignalEvaluator:
         self, signal: Signal, frame: pd.DataFrame, reference: DriftReference | str
     ) -> SignalState:
         if not self._has_requests:
-            return self._update(signal, _no_server(self._inputs.version.model), is_monitored=False)
+            return self._update(
+                signal, _no_server_reason(self._inputs.version.model), is_monitored=False
+            )
         if isinstance(reference, str):
             return self._update(signal, reference)
         after = self._inputs.in_production_since.isoformat()
@@ -292,15 +302,18 @@ class SignalEvaluator:
         has_faults = any(column.finding in DATA_FAULTS for column in report.drifted_columns)
         columns = tuple(column.column for column in report.drifted_columns)
         action: AlarmAction = "repair" if has_faults else "train"
-        return self._result(report, frame.index, rows, columns, action, page)
+        return self._window_result(report, frame.index, rows, columns, action, page)
 
     def _next_window(self, signal: Signal, index: pd.Index, *, after: str) -> RowRange | Waiting:
-        last = self._last_label(signal)
+        last_label = self._last_label(signal)
         return next_window(
-            index, after=last or after, is_first=last is None, settings=self._inputs.settings
+            index,
+            after=last_label or after,
+            is_first=last_label is None,
+            settings=self._inputs.settings,
         )
 
-    def _result(
+    def _window_result(
         self,
         report: DriftReport | LatencyReport | ConceptDriftReport | EmbeddingReport,
         index: pd.Index,
@@ -328,7 +341,7 @@ class SignalEvaluator:
         self,
         signal: Signal,
         report: LatencyReport | ConceptDriftReport,
-        numbers: dict[str, str],
+        display_values: dict[str, str],
         reference_N: NDArray[np.float64],
         window_N: NDArray[np.float64],
         unit: str,
@@ -347,25 +360,26 @@ class SignalEvaluator:
                 else b""
             )
             text = (report.verdict, report.reason, report.remedy)
-            return quantity_page(self._title(signal), *text, numbers, png)
+            return quantity_page(self._title(signal), *text, display_values, png)
 
         return self._inputs.save_page(render_page, signal)
 
-    def _reference(self, what: str) -> DriftReference | str:
+    def _load_reference(self, field: str) -> DriftReference | str:
+        """Return a drift reference of the version, or why the version has none."""
         references = self._inputs.references
         if isinstance(references, str):
             return references
-        digest: str | None = getattr(references, what)
+        digest: str | None = getattr(references, field)
         if digest is None:
             return " ".join(references.lacking)
         return load_reference(digest, self._inputs.store)
 
     def _new_samples(self, signal: Signal) -> list[Sample]:
         """Return the samples after the last evaluated window of a signal."""
-        last = self._last_label(signal)
+        last_label = self._last_label(signal)
         return (
-            serving_samples.production_samples(self._samples, datetime.fromisoformat(last))
-            if last
+            serving_samples.production_samples(self._samples, datetime.fromisoformat(last_label))
+            if last_label
             else self._samples
         )
 
@@ -387,11 +401,11 @@ class SignalEvaluator:
         return f"{version.model} version {version.number}, {SIGNALS[signal]}"
 
 
-def _no_server(model: str) -> str:
+def _no_server_reason(model: str) -> str:
     return f"No server reports requests for {model}."
 
 
-def _as_floats(series: "pd.Series[float]") -> NDArray[np.float64]:
+def _to_float64(series: "pd.Series[float]") -> NDArray[np.float64]:
     return np.asarray(series, np.float64)
 
 

@@ -14,7 +14,7 @@ def summarize(
     """Return verdict, reason and remedy.
 
     If a column or the joint distribution drifted, the verdict is DRIFT. Otherwise, if a column or
-    the joint distribution could not be tested, it is INCONCLUSIVE, because it may have drifted.
+    the joint distribution was not tested and may have drifted, the verdict is INCONCLUSIVE.
     """
     drifted_columns = [column for column in columns if column.verdict == "DRIFT"]
     if drifted_columns:
@@ -23,8 +23,8 @@ def summarize(
         return (
             "DRIFT",
             f"Drift in the joint distribution, but in no single column: {joint.reason}",
-            "The dependence between columns has changed: compare their correlations with those of "
-            "the reference, then retrain on newer rows.",
+            "The dependence between columns has changed: compare their correlations with the "
+            "correlations in the reference, then retrain on newer rows.",
         )
     untested_columns = [column for column in columns if column.verdict == "INCONCLUSIVE"]
     if untested_columns or (joint is not None and joint.verdict == "INCONCLUSIVE"):
@@ -42,8 +42,8 @@ def _drift_reason(drifted_columns: Sequence[ColumnResult], num_columns: int) -> 
         drifted_columns, key=lambda column: column.p_value if column.p_value >= 0 else -1.0
     )
     return (
-        f"{len(drifted_columns)} of {num_columns} columns drifted ({_names(drifted_columns)}). "
-        f"'{first_column.column}': {first_column.reason}"
+        f"{len(drifted_columns)} of {num_columns} columns drifted "
+        f"({_join_names(drifted_columns)}). '{first_column.column}': {first_column.reason}"
     )
 
 
@@ -69,7 +69,7 @@ def _untested_reason(
     if untestable_columns:
         return (
             f"{len(untestable_columns)} of {num_columns} columns cannot be tested "
-            f"({_names(untestable_columns)}). "
+            f"({_join_names(untestable_columns)}). "
             f"'{untestable_columns[0].column}': {untestable_columns[0].reason}",
             "Build the reference from more rows. For a non-stationary column, monitor its "
             "differences from row to row instead of its level.",
@@ -79,7 +79,7 @@ def _untested_reason(
         required_rows = worst_column.needed_rows
         return (
             f"{len(untested_columns)} of {num_columns} columns cannot be tested "
-            f"({_names(untested_columns)}). "
+            f"({_join_names(untested_columns)}). "
             f"'{worst_column.column}': {worst_column.reason}",
             f"Collect windows of at least {required_rows:,} rows.",
         )
@@ -90,7 +90,7 @@ def _untested_reason(
     )
 
 
-def _names(columns: Sequence[ColumnResult]) -> str:
+def _join_names(columns: Sequence[ColumnResult]) -> str:
     names = [column.column for column in columns[:_MAX_NAMES]]
     num_more = len(columns) - len(names)
     return ", ".join(names) + (f" and {num_more} more" if num_more else "")

@@ -42,9 +42,9 @@ def read_frame(path: Path, *, ignored_columns: Sequence[str]) -> pd.DataFrame:
         ) from None
     for name in ignored_columns:
         if name not in frame:
-            known = [str(column) for column in frame.columns]
+            column_names = [str(column) for column in frame.columns]
             raise ContractError(
-                f"{path} has no column '{name}' to ignore.{suggest_nearest(name, known)}",
-                fix=f"Known columns: {', '.join(sorted(known))}.",
+                f"{path} has no column '{name}' to ignore.{suggest_nearest(name, column_names)}",
+                fix=f"Use one of its columns: {', '.join(sorted(column_names))}.",
             )
     return frame.drop(columns=list(ignored_columns))

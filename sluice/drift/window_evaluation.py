@@ -28,7 +28,7 @@ from sluice.drift.report import (
 from sluice.drift.summary import summarize
 
 _MAX_NEW_CATEGORIES = 20
-"""Maximum number of new categories that a report lists, the most frequent ones."""
+"""Maximum number of new categories that a report lists. The most frequent categories are listed."""
 
 
 def evaluate_window(
@@ -36,24 +36,25 @@ def evaluate_window(
 ) -> DriftReport:
     """Test which columns of a window drifted from the reference.
 
-    A column counts as drifted without a test if it is missing, has another kind or too many new
-    categories, or if all its values are missing although few are missing in the reference. Every
-    other column has one p-value, based on the smallest p-value of its statistics. These p-values
-    and that of the joint test of all columns are adjusted by Benjamini-Hochberg. So without drift,
-    the probability that any of them is significant is at most about ``alpha``.
+    A column counts as drifted without a test in four cases: the column is missing, it has another
+    kind, it has too many new categories, or all its values are missing although few are missing in
+    the reference. Every other column has one p-value, based on the smallest p-value of its
+    statistics. These p-values and the p-value of the joint test of all columns are adjusted by
+    Benjamini-Hochberg. So without drift, the probability that any test is significant is at most
+    about ``alpha``.
 
     Args:
         reference: Drift reference, including its settings.
         frame: Rows in time order. Columns without a reference are listed but not tested.
         window: Identifier of the window in the report, such as its digest.
-        threads: Number of columns processed in parallel; the result does not depend on it.
+        threads: Number of columns that are processed in parallel; it does not affect the result.
 
     Raises:
         ContractError: Two columns of the window have the same name.
 
     Cost:
         1,000,000 rows of 50 columns take 3 s on 2 cores if the reference has thresholds for this
-        window size, and 30 ms more for each column otherwise.
+        window size. Otherwise each column takes 30 ms more.
 
     Assumes:
         Columns are stationary within the reference. A trend, or a season longer than the
@@ -96,10 +97,11 @@ def evaluate_window(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ColumnEvaluation:
-    """Result of a column before the adjustment, and its codes; None if it cannot be compared."""
+    """Result of a column before the adjustment of p-values."""
 
     result: ColumnResult
     code_N: NDArray[np.uint8] | None
+    """Codes of the column; None if the column cannot be compared."""
 
 
 def _evaluate_column(
@@ -111,7 +113,7 @@ def _evaluate_column(
     """Return the result of one column before the adjustment of p-values."""
     if column.name not in frame:
         reason = "The window does not have this column."
-        result = _result(reference, column, "missing_column", reason)
+        result = _column_result(reference, column, "missing_column", reason)
         return _ColumnEvaluation(result=result, code_N=None)
     values = frame[column.name]
     untestable_result = _untestable_result(reference, column, values)
@@ -134,24 +136,24 @@ def _untestable_result(
     required_rows = reference.settings.min_rows
     if len(values) < required_rows:
         reason = f"The window has {len(values)} rows, required {required_rows}."
-        return _result(reference, column, "too_few_rows", reason)
+        return _column_result(reference, column, "too_few_rows", reason)
     kind = _kind(values)
     num_filled = int(values.notna().sum()) if kind is None else count_filled(values)
     if num_filled == 0:
         num_blocks = len(values) / column.dependence.block_length
-        # The power is the probability that all rows are missing if blocks are missing
-        # independently.
+        # missing_rate**num_blocks is the probability that all rows are missing if blocks are
+        # missing independently.
         is_expected = column.missing_rate**num_blocks > reference.settings.alpha
         reason = (
             f"All {len(values):,} values are missing; in the reference "
-            f"{_rate(column.missing_rate)} are missing."
+            f"{_format_rate(column.missing_rate)} are missing."
         )
         finding: ColumnFinding = "too_few_values" if is_expected else "all_missing"
-        return _result(reference, column, finding, reason, missing_rate=1.0)
+        return _column_result(reference, column, finding, reason, missing_rate=1.0)
     if kind != column.kind:
         names = {"numeric": "numbers", "category": "categories", None: str(values.dtype)}
         reason = f"The reference contains {names[column.kind]}, the window {names[kind]}."
-        return _result(reference, column, "changed_kind", reason)
+        return _column_result(reference, column, "changed_kind", reason)
     return None
 
 
@@ -173,7 +175,7 @@ def _compare(
     share_G, missing_rate = count_G[1:] / num_filled, count_G[0] / num_rows
     if null is None:
         reason, finding = _untested_reason(reference, column, num_rows)
-        return _result(reference, column, finding, reason, missing_rate=float(missing_rate))
+        return _column_result(reference, column, finding, reason, missing_rate=float(missing_rate))
     distance_S = column.distances(
         share_G[None], np.array([missing_rate]), reference.settings, num_rows
     )[0]
@@ -185,7 +187,7 @@ def _compare(
             column.statistics, distance_S, threshold_S, p_S, strict=True
         )
     )
-    return _result(
+    return _column_result(
         reference,
         column,
         "missing_values"
@@ -203,7 +205,7 @@ def _compare(
 def _with_new_categories(
     result: ColumnResult, column: ColumnReference, unseen_counts: dict[str, int], num_rows: int
 ) -> ColumnResult:
-    """Return the result with the new categories; it is drift if too many rows have one."""
+    """Return the result with the new categories: DRIFT if too many rows have a new category."""
     if not unseen_counts:
         return result
     new_categories = dict(
@@ -214,17 +216,18 @@ def _with_new_categories(
     normal_share = column.max_new_category_share(num_rows)
     if share <= normal_share:
         return result
-    first = next(iter(new_categories))
+    top_category = next(iter(new_categories))
     reason = (
-        f"{_describe_categories(len(unseen_counts))} not in the reference, in {_rate(share)} of "
-        f"the rows (expected at most {_rate(normal_share)}); first '{first}'."
+        f"{_describe_categories(len(unseen_counts))} not in the reference, in "
+        f"{_format_rate(share)} of the rows (expected at most {_format_rate(normal_share)}); most "
+        f"frequent '{top_category}'."
     )
     # The verdict does not depend on the p-value, which is therefore excluded from the adjustment.
     drift_fields = {"p_value": math.nan, "verdict": "DRIFT", "finding": "new_categories"}
     return result.model_copy(update={**drift_fields, "reason": reason})
 
 
-def _result(
+def _column_result(
     reference: DriftReference,
     column: ColumnReference,
     finding: ColumnFinding,
@@ -236,7 +239,7 @@ def _result(
     effect: float = math.nan,
     share: tuple[float, ...] = (),
 ) -> ColumnResult:
-    """Return a result: DRIFT for findings that need no test, INCONCLUSIVE for others."""
+    """Return a result: DRIFT for findings that need no test, INCONCLUSIVE for other findings."""
     is_drift = finding in ("missing_column", "all_missing", "changed_kind")
     return ColumnResult(
         column=column.name,
@@ -288,9 +291,9 @@ def _effect(
     return distances["wasserstein"] if column.position_G[-1] > column.position_G[0] else math.nan
 
 
-def _describe_categories(count: int) -> str:
-    return "One category" if count == 1 else f"{count} categories"
+def _describe_categories(num_categories: int) -> str:
+    return "One category" if num_categories == 1 else f"{num_categories} categories"
 
 
-def _rate(share: float) -> str:
+def _format_rate(share: float) -> str:
     return f"{100 * share:.3g} %"

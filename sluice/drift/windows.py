@@ -27,9 +27,9 @@ def next_window(
     ``min_rows`` rows, so that the monitoring of a new version starts early.
 
     Args:
-        index: Row labels in time order.
-        after: Label of the last evaluated row, or of the last row used to create the version; it
-            need not occur in ``index``.
+        index: Index labels of the rows in time order.
+        after: Index label of the last row that belongs to an evaluated window or from which the
+            version was created. It need not occur in ``index``.
         is_first: Whether no window was evaluated yet.
         settings: Window sizes.
 

@@ -11,7 +11,8 @@ from torch import Tensor
 def draw_uniform(seeds: Tensor, num_values: int) -> Tensor:
     """Return uniform random numbers in [0, 1), float32 (B, K).
 
-    Row b depends only on ``seeds[b]``, and the first numbers do not depend on ``num_values``.
+    Row b depends only on ``seeds[b]``. A larger ``num_values`` appends numbers to a row and does
+    not change the first numbers.
 
     Args:
         seeds: Seeds of the examples, as passed to ``Workload.augment``, int64 (B,).
@@ -31,6 +32,6 @@ def draw_uniform(seeds: Tensor, num_values: int) -> Tensor:
         state ^= state >> np.uint64(shift)
         state *= np.uint64(factor)
     state ^= state >> np.uint64(31)
-    # The upper 24 bits, the precision of a float32, so that no number rounds up to 1.
+    # Only the upper 24 bits are used, the precision of a float32. More bits could round up to 1.
     numbers = (state >> np.uint64(40)).astype(np.float32) / np.float32(2**24)
     return torch.from_numpy(numbers).to(seeds.device)

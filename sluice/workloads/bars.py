@@ -40,7 +40,7 @@ from sluice.workloads.volatility_target import PositionSettings, volatility_posi
 from sluice.workloads.workload import Workload, WorkloadSettings
 
 _MAX_LOG_VOL = 50.0
-"""Magnitude at which forecasts of log volatility are clipped. It is beyond any market, and its
+"""Magnitude at which forecasts of log volatility are clipped. No market reaches it, and its
 exponential is still representable as a float."""
 
 
@@ -50,8 +50,8 @@ class BarsSettings(WorkloadSettings):
     source: SourceSettings = Field(PackagedBars(), description="Source of the bars.")
     target: Literal["log_gk_variance", "vs_return"] = Field(
         "log_gk_variance",
-        description="Target: the next row's log Garman-Klass variance, or its return in standard "
-        "deviations.",
+        description="Target: the log Garman-Klass variance of the next row, or the return of the "
+        "next row in standard deviations.",
     )
     seq_len: int = Field(22, ge=1, le=10_000, description="Length of the input window [rows].")
     min_rows: int = Field(500, ge=1, description="Minimum number of bars [rows].")
@@ -64,8 +64,8 @@ class BarsWorkload(Workload):
     """Workload of price bars with nine features and a target from the next row.
 
     The baseline for the target ``log_gk_variance`` is HAR. The baseline for ``vs_return`` is the
-    mean of the train targets, because returns have no persistence that a regression like HAR could
-    use, and a forecast of returns must be better than the market's average drift.
+    mean of the train targets, the average drift of the market: returns have no persistence that a
+    regression like HAR could use.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = BarsSettings
@@ -157,8 +157,9 @@ class BarsWorkload(Workload):
         The position is opened at the row's close and earns ``next_return``, without costs:
 
         - ``log_gk_variance``: ``clip(target volatility / exp(forecast / 2), 0, max_leverage)``;
-        - ``vs_return``: ``clip(forecast, -1, 1)`` times the position for the trailing volatility,
-          so a forecast of at least one standard deviation takes the full position.
+        - ``vs_return``: ``clip(forecast, -1, 1)`` times the same position, with the trailing
+          volatility instead of ``exp(forecast / 2)``. So a forecast of at least one standard
+          deviation takes the full position.
 
         For Sharpe, Sortino, drawdown, turnover and hit rate see ``trading_metrics``; undefined
         metrics, such as the Sortino ratio without a negative return, are NaN.
@@ -166,7 +167,7 @@ class BarsWorkload(Workload):
         output = output.detach()
         error = (output - examples.targets).double()
         position_metrics = trading_metrics(
-            self._position(output, examples, frame),
+            self._compute_positions(output, examples, frame),
             frame["next_return"].to_numpy(np.float64)[examples.rows],
             rows_per_year=self.settings.position.rows_per_year,
         )
@@ -193,7 +194,7 @@ class BarsWorkload(Workload):
         )
         return torch.from_numpy(forecast_N.astype(np.float32))[:, None]
 
-    def _position(
+    def _compute_positions(
         self, output: Tensor, examples: Examples, frame: pd.DataFrame
     ) -> "np.ndarray[Any, np.dtype[np.float64]]":
         forecast_N = output.cpu().double().flatten().numpy()

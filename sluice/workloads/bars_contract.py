@@ -29,23 +29,29 @@ RAW_SCHEMA = Schema(
 )
 
 FEATURES = (
-    Column(name="returns_vs", unit="deviations", description="Return over the prior volatility."),
-    Column(name="momentum_z", unit="deviations", description="Momentum against its recent past."),
+    Column(name="returns_vs", unit="deviations", description="Return divided by past volatility."),
+    Column(name="momentum_z", unit="deviations", description="Z-score of the momentum."),
     Column(name="atr_pct", unit="ln rate", description="Log of average true range over close."),
-    Column(name="volume_z", unit="deviations", description="Volume against its recent past."),
+    Column(name="volume_z", unit="deviations", description="Z-score of the log volume."),
     Column(name="rsi_14", unit="points", description="Relative strength index, 0 to 100."),
-    Column(name="bb_pct_b", unit="share", description="Position of the close in its bands."),
-    Column(name="vol_regime", unit="log ratio", description="Short over long volatility."),
+    Column(name="bb_pct_b", unit="share", description="Close within the Bollinger bands."),
+    Column(name="vol_regime", unit="log ratio", description="Short- over long-term volatility."),
     Column(
-        name="return_accel", unit="deviations", description="Latest return minus the previous one."
+        name="return_accel",
+        unit="deviations",
+        description="Latest return minus the previous return.",
     ),
-    Column(name="pv_divergence", unit="correlation", description="Price against volume, -1 to 1."),
+    Column(
+        name="pv_divergence",
+        unit="correlation",
+        description="Negative correlation of price changes and volume changes.",
+    ),
 )
 
 AUXILIARY_COLUMNS = (
     Column(name="log_var", unit="ln variance", description="Log Garman-Klass variance of the row."),
     Column(name="trailing_vol", unit="log return", description="Volatility of the last rows."),
-    Column(name="next_return", unit="rate", description="Close to next close; not a feature."),
+    Column(name="next_return", unit="rate", description="Return to the next close; not a feature."),
 )
 
 TARGETS = {
@@ -97,10 +103,10 @@ def feature_expectations(
     """Return the expectations of the feature frame.
 
     If possible, the bounds of a feature follow from its formula. The other bounds are far beyond
-    any observed market (a return of 500 standard deviations, a high of six times the low). Standard
-    deviations may be a tenth to ten times those of two stock indices in any year from 1999 to 2018,
-    so that columns with wrong units and stale columns are detected. ``sluice doctor expectations``
-    measures bounds and standard deviations.
+    any observed market (a return of 500 standard deviations, a high of six times the low). The
+    accepted standard deviations are a tenth to ten times those of two stock indices, measured for
+    each year from 1999 to 2018. Other standard deviations indicate wrong units or stale columns.
+    ``sluice doctor expectations`` measures bounds and standard deviations.
     """
     columns = feature_schema(target).names
     return (
@@ -152,8 +158,8 @@ def validate_bars(df: pd.DataFrame) -> None:
 
 
 def _value_bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[float, float]]:
-    widest_band = math.sqrt(settings.band_rows - 1) / (2 * settings.band_width)
-    highest_regime = 0.5 * math.log(settings.regime_long_rows / settings.regime_short_rows)
+    max_band_distance = math.sqrt(settings.band_rows - 1) / (2 * settings.band_width)
+    max_vol_regime = 0.5 * math.log(settings.regime_long_rows / settings.regime_short_rows)
     log_variance = (2 * math.log(settings.min_volatility) - ROUNDING_TOLERANCE, 0.5)
     return {
         "returns_vs": (-500.0, 500.0),
@@ -162,10 +168,10 @@ def _value_bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[flo
         "volume_z": _z_range(settings.volume_rows),
         "rsi_14": (0.0 - ROUNDING_TOLERANCE, 100.0 + ROUNDING_TOLERANCE),
         "bb_pct_b": (
-            0.5 - widest_band - ROUNDING_TOLERANCE,
-            0.5 + widest_band + ROUNDING_TOLERANCE,
+            0.5 - max_band_distance - ROUNDING_TOLERANCE,
+            0.5 + max_band_distance + ROUNDING_TOLERANCE,
         ),
-        "vol_regime": (2 * math.log(settings.min_volatility), highest_regime + ROUNDING_TOLERANCE),
+        "vol_regime": (2 * math.log(settings.min_volatility), max_vol_regime + ROUNDING_TOLERANCE),
         "return_accel": (-500.0, 500.0),
         "pv_divergence": (-1.0, 1.0),
         "log_var": log_variance,

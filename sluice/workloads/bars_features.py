@@ -26,7 +26,7 @@ class FeatureSettings(Settings):
         10,
         ge=1,
         le=10_000,
-        description="Length of the log return that is the momentum [rows].",
+        description="The momentum is the log return over this number of rows [rows].",
     )
     momentum_z_rows: int = Field(
         63, ge=3, le=10_000, description="Window length of the z-score of the momentum [rows]."
@@ -69,8 +69,9 @@ class FeatureSettings(Settings):
         1e-6,
         gt=0,
         le=1,
-        description="Largest standard deviation of values that count as constant: of log values, "
-        "or relative to the mean. A deviation this small may be a rounding error.",
+        description="Largest standard deviation that may be a rounding error. Values with at most "
+        "this deviation count as constant. The deviation of closing prices is divided by their "
+        "mean. The other compared values are logs.",
     )
 
     @model_validator(mode="after")
@@ -162,7 +163,7 @@ def returns_vs(close: "pd.Series[Any]", *, rows: int, floor: float) -> "pd.Serie
 def momentum_z(
     close: "pd.Series[Any]", *, span_rows: int, rows: int, min_deviation: float
 ) -> "pd.Series[Any]":
-    """Return the z-score of the latest momentum among recent ones [deviations].
+    """Return the z-score of the momentum within the last ``rows`` values [deviations].
 
     Formula: (m_t - mean(m)) / std(m) with the momentum m_t = ln(C_t / C_t-k), over n rows up to t,
     with the sample deviation; 0 if all m are equal. By construction the absolute value is at most
@@ -188,9 +189,8 @@ def atr_pct(
 
     Formula: ln max(A / C, floor), where A is the Wilder average over n rows of the true range
     TR_t = max(H_t, C_t-1) - min(L_t, C_t-1). The first row has no previous close, so its range is
-    H - L. Bars without range give the log of the floor. The log is used because ranges vary by
-    factors: with it, calm and volatile years are at similar distances from the average. The target
-    is a log too.
+    H - L. Bars without range give the log of the floor. The log is used because the ranges of calm
+    and volatile years differ by factors, and because the target is a log, too.
 
     Source:
         Wilder (1978), "New Concepts in Technical Trading Systems"; the log is ours.
@@ -202,7 +202,7 @@ def atr_pct(
 
 
 def volume_z(volume: "pd.Series[Any]", *, rows: int, min_deviation: float) -> "pd.Series[Any]":
-    """Return the z-score of the volume among recent ones [deviations].
+    """Return the z-score of the log volume within the last ``rows`` values [deviations].
 
     Formula: (v_t - mean(v)) / std(v) with v = ln(1 + V), over n rows up to t, with the sample
     deviation; 0 if all v are equal. Because of the 1, v is finite for a bar without trades. The
@@ -250,7 +250,7 @@ def bb_pct_b(
 
 
 def vol_regime(variance: "pd.Series[Any]", *, short_rows: int, long_rows: int) -> "pd.Series[Any]":
-    """Return the recent volatility relative to its longer past [log ratio].
+    """Return the volatility in a short window relative to a long window [log ratio].
 
     Formula: ln(mean(v, short) / mean(v, long)) / 2 over the rows up to t, where v is the floored
     Garman-Klass variance, which is more precise than the squared return. By construction the value
@@ -267,10 +267,10 @@ def vol_regime(variance: "pd.Series[Any]", *, short_rows: int, long_rows: int) -
 def return_accel(
     close: "pd.Series[Any]", *, span_rows: int, vol_rows: int, floor: float
 ) -> "pd.Series[Any]":
-    """Return the latest return minus the previous one [deviations].
+    """Return the latest return minus the previous return [deviations].
 
     Formula: (m_t - m_t-k) / (s sqrt(2 k)) with the momentum m_t = ln(C_t / C_t-k), where s is the
-    floored trailing volatility at t. The variance is 1 if returns are independent.
+    floored trailing volatility at t. If returns are independent, the result has the variance 1.
 
     Source:
         Gettleman & Marks (2006), "Acceleration strategies", working paper, for the change of
@@ -371,9 +371,9 @@ def _wilder_mean(series: "pd.Series[Any]", *, rows: int) -> "pd.Series[Any]":
 
     It is initialised with the mean of the first n values.
     """
-    first = int(series.notna().to_numpy().argmax())
+    start = int(series.notna().to_numpy().argmax())  # the first row with a value
     initialised = series.copy()
-    initialised.iloc[: first + rows - 1] = np.nan
-    if len(series) >= first + rows:
-        initialised.iloc[first + rows - 1] = series.iloc[first : first + rows].mean()
+    initialised.iloc[: start + rows - 1] = np.nan
+    if len(series) >= start + rows:
+        initialised.iloc[start + rows - 1] = series.iloc[start : start + rows].mean()
     return initialised.ewm(alpha=1 / rows, adjust=False).mean()

@@ -8,7 +8,7 @@ from sluice.base.pluralize import pluralize
 
 
 def best_epoch(scores: Mapping[int, float]) -> int:
-    """Return the epoch with the lowest finite score; if several are equal, the earliest of them.
+    """Return the epoch with the lowest finite score; the earliest epoch if several are equal.
 
     NaN and infinite scores are ignored, so an epoch without a valid measurement is never selected.
     The order of the mapping does not matter.

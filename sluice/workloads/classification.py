@@ -41,7 +41,8 @@ def class_targets(target_N1: Tensor, classes: tuple[str | int, ...]) -> Tensor:
     """Return the class numbers (N,) in a numeric target column (N, 1).
 
     Raises:
-        ContractError: No classes are declared, or a target is not the number of a class.
+        ContractError: Fewer than two classes are declared, or a target is not the number of a
+            class.
     """
     num_classes = count_classes(classes)
     target_N = target_N1[:, 0]
@@ -82,9 +83,9 @@ def describe_label_mismatch(labels: Iterable[str], classes: Iterable[str | int])
     missing_names = [name for name in class_names if name not in distinct_labels]
     unknown_labels = []
     for label in sorted(distinct_labels - set(class_names)):
-        # A class without examples is more likely: its examples probably have the unknown label.
-        near = nearest_name(label, missing_names) or nearest_name(label, class_names)
-        unknown_labels.append(f"{label} (did you mean '{near}'?)" if near else label)
+        # Suggest a class without examples first: its examples probably have the unknown label.
+        nearest = nearest_name(label, missing_names) or nearest_name(label, class_names)
+        unknown_labels.append(f"{label} (did you mean '{nearest}'?)" if nearest else label)
     groups = (("unknown", unknown_labels), ("missing", missing_names))
     return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in groups if names)
 

@@ -1,7 +1,7 @@
 """Columns of a table as inputs of a network: numbers, categories, texts, dates and earlier values.
 
-Each class computes its features from one raw column. Features of a row depend on this row alone,
-or on earlier rows, and on the declared arguments, never on statistics of the table. So they are
+Each class computes its features from one raw column. The features of a row depend only on this row,
+on earlier rows and on the declared arguments, never on statistics of the table. So the features are
 the same in training and in serving, and no test row affects them.
 
 Shape legend: N = rows, W = features of a text.
@@ -27,7 +27,7 @@ Features = Mapping[str, NDArray[np.float64]]
 
 CalendarPart = Literal["hour", "weekday", "monthday", "yearday"]
 
-_CYCLES: Mapping[CalendarPart, float] = {
+_CYCLE_LENGTHS: Mapping[CalendarPart, float] = {
     "hour": 24.0,
     "weekday": 7.0,
     "monthday": 31.0,
@@ -86,7 +86,7 @@ class Number(InputColumn):
 
     def compute(self, raw: pd.DataFrame) -> Features:
         """Return the numbers, with missing values filled, and the indicator."""
-        values = _series(raw, self.name).to_numpy(np.float64, na_value=np.nan)
+        values = _column_or_index(raw, self.name).to_numpy(np.float64, na_value=np.nan)
         if self.fill is None:
             return {self.name: values}
         is_missing = np.isnan(values)
@@ -98,14 +98,15 @@ class Number(InputColumn):
 
 @dataclass(frozen=True, slots=True)
 class Category(InputColumn):
-    """Category, as one feature per declared value, which is 1 for rows with this value.
+    """Category, as one feature per declared value: 1 for rows with this value, 0 for other rows.
 
-    All features of a row with another value are 0.
+    For a row with an undeclared value, all features are 0.
 
     Args:
         name: Name of the raw column.
-        values: Values with a feature of their own, as texts; see ``as_labels``.
-        missing: Whether values may be missing; then ``NAME=missing`` is 1 for these rows.
+        values: Declared values, as texts; see ``as_labels``.
+        missing: Whether values may be missing. The feature ``NAME=missing`` is then 1 for rows
+            without a value.
     """
 
     name: str
@@ -126,7 +127,7 @@ class Category(InputColumn):
 
     def compute(self, raw: pd.DataFrame) -> Features:
         """Return the indicators."""
-        labels = as_labels(_series(raw, self.name))
+        labels = as_labels(_column_or_index(raw, self.name))
         columns = {
             f"{self.name}={value}": (labels == value).to_numpy().astype(np.float64)
             for value in self.values
@@ -141,13 +142,14 @@ class Text(InputColumn):
     """Text, as counts of its words, hashed to a fixed number of features.
 
     Words are lower-cased runs of letters, digits and underscores. The hash of a word decides which
-    feature it counts towards and with which sign, so that words of the same feature cancel on
-    average. The counts of a text are divided by their Euclidean norm. A missing text has no words.
+    feature it counts towards and with which sign. On average, different words that count towards
+    one feature therefore cancel. The counts of a text are divided by their Euclidean norm. A
+    missing text has no words.
 
     Args:
         name: Name of the raw column.
         width: Number of features.
-        pairs: Also count pairs of neighbouring words, such as "not good".
+        pairs: Whether to count pairs of neighbouring words as well, such as "not good".
 
     Source:
         Weinberger et al. (2009), "Feature Hashing for Large Scale Multitask Learning", ICML.
@@ -176,7 +178,7 @@ class Text(InputColumn):
         """Return the hashed counts of words."""
         counts_NW = np.zeros((len(raw), self.width))
         code_by_word: dict[str, int] = {}
-        for row, text in enumerate(_series(raw, self.name)):
+        for row, text in enumerate(_column_or_index(raw, self.name)):
             for word in self._words(text):
                 code = code_by_word.get(word)
                 if code is None:
@@ -191,12 +193,12 @@ class Text(InputColumn):
             return []
         words = _WORD.findall(text.lower())
         pairs = itertools.pairwise(words) if self.pairs else ()
-        return [*words, *(f"{one} {other}" for one, other in pairs)]
+        return [*words, *(f"{first} {second}" for first, second in pairs)]
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar(InputColumn):
-    """Date, as positions in cycles: sine and cosine of the hour, weekday, day of month or year.
+    """Date, as sine and cosine of its hour, weekday, day of the month or day of the year.
 
     Args:
         name: Name of the raw column, or of the index.
@@ -215,7 +217,7 @@ class Calendar(InputColumn):
     def features(self) -> tuple[Column, ...]:
         """Sine and cosine of each part."""
         return tuple(
-            # A short split may be within one part of the cycle.
+            # The feature may be constant in a short split, such as the weekday within one day.
             Column(name=f"{self.name}_{part}_{wave}", constant=True)
             for part in self.parts
             for wave in ("sin", "cos")
@@ -223,7 +225,7 @@ class Calendar(InputColumn):
 
     def compute(self, raw: pd.DataFrame) -> Features:
         """Return sine and cosine of each part."""
-        date_N = _series(raw, self.name).dt
+        date_N = _column_or_index(raw, self.name).dt
         values: Mapping[CalendarPart, Any] = {
             "hour": date_N.hour + date_N.minute / 60,
             "weekday": date_N.day_of_week,
@@ -232,7 +234,7 @@ class Calendar(InputColumn):
         }
         columns: dict[str, NDArray[np.float64]] = {}
         for part in self.parts:
-            angle = 2 * np.pi * values[part].to_numpy(np.float64) / _CYCLES[part]
+            angle = 2 * np.pi * values[part].to_numpy(np.float64) / _CYCLE_LENGTHS[part]
             columns |= {f"{self.name}_{part}_sin": np.sin(angle)}
             columns |= {f"{self.name}_{part}_cos": np.cos(angle)}
         return columns
@@ -266,14 +268,14 @@ class Lag(InputColumn):
         """Return the values of earlier rows; NaN for the first rows.
 
         Raises:
-            ContractError: ``rows`` is not positive, so that the row is not an earlier one.
+            ContractError: ``rows`` is less than 1, so that the row is not an earlier row.
         """
         if self.rows < 1:
             raise ContractError(
                 f"Lag('{self.name}') must refer to an earlier row, got rows={self.rows}.",
                 fix="Set rows to 1 or more.",
             )
-        values = _series(raw, self.name).shift(self.rows)
+        values = _column_or_index(raw, self.name).shift(self.rows)
         return {f"{self.name}_lag{self.rows}": values.to_numpy(np.float64, na_value=np.nan)}
 
 
@@ -300,7 +302,7 @@ def as_label(value: object) -> str:
     return f"{value:.15g}" if isinstance(value, float | np.floating) else str(value)
 
 
-def _series(raw: pd.DataFrame, name: str) -> "pd.Series[Any]":
+def _column_or_index(raw: pd.DataFrame, name: str) -> "pd.Series[Any]":
     """Return a column, or the index of that name."""
     if name in raw.columns:
         return raw[name]

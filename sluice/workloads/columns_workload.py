@@ -24,7 +24,7 @@ KEY = "key"
 """Name of the index of rows in hash order."""
 
 CLUSTER = "cluster"
-"""Auxiliary column with the label of each row, if several rows have the same label."""
+"""Auxiliary column with the index label of each row, if several rows have the same index label."""
 
 _MIN_TRAIN_ROWS = 16
 _MAX_ELEMENTS = 64
@@ -45,7 +45,7 @@ class ColumnsWorkload(Workload):
     """Columns from which the features are computed."""
 
     index_kind: ColumnKind | None = "datetime"
-    """Type of the index of rows in time order; None for any."""
+    """Type of the index of rows in time order; None accepts every type."""
 
     def _declare_columns(self, *, index: str | None) -> None:
         """Set the schemas, feature columns and expectations.
@@ -55,7 +55,8 @@ class ColumnsWorkload(Workload):
                 order of ``in_key_order``.
 
         Raises:
-            ContractError: The inputs do not define distinct features, or need a time order.
+            ContractError: The inputs do not define distinct features, or an input needs a time
+                order that the rows do not have.
         """
         self._index = index
         is_ordered = index is not None
@@ -125,21 +126,21 @@ class ColumnsWorkload(Workload):
         return frame
 
     def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
-        """Return walk-forward folds; rows with the same label are in the same split."""
+        """Return walk-forward folds; rows with the same index label are in the same split."""
         if self.cluster_column is None:
             return super().plan_folds(frame)
         starts = np.append(np.flatnonzero(~frame.index.duplicated()), len(frame)).tolist()
         folds = walk_forward(len(starts) - 1, self.settings.folds, horizon_rows=self.horizon_rows)
 
-        def in_rows(labels: RowRange) -> RowRange:
+        def to_row_range(labels: RowRange) -> RowRange:
             return RowRange(start=starts[labels.start], stop=starts[labels.stop])
 
         return tuple(
             Fold(
                 fold_id=fold.fold_id,
-                train=in_rows(fold.train),
-                val=in_rows(fold.val),
-                test=in_rows(fold.test),
+                train=to_row_range(fold.train),
+                val=to_row_range(fold.val),
+                test=to_row_range(fold.test),
             )
             for fold in folds
         )
@@ -159,10 +160,11 @@ class ColumnsWorkload(Workload):
         """Return how rows of the table become inputs: clients send the columns of ``inputs``.
 
         If rows are independent, a client sends one row for each prediction. In time order, it also
-        sends the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need, with
-        earlier targets if these are inputs. A subclass whose ``compute_features`` uses more earlier
-        rows overrides this method. Clients send windows of features instead if rows have clusters,
-        if their index cannot be continued, or if independent rows form windows.
+        sends the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need. If
+        earlier targets are inputs, the client sends these, too. A subclass whose
+        ``compute_features`` uses more earlier rows overrides this method. Clients send windows of
+        features instead if rows have clusters, if the index has no next value (texts), or if
+        independent rows form windows.
         """
         is_ordered = self._index is not None
         can_continue = self.index_kind in ("datetime", "int", "float")
@@ -221,7 +223,7 @@ class ColumnsWorkload(Workload):
         """Return the rows in the order of a hash of their inputs, with unique keys.
 
         Rows with equal inputs are neighbours, so that a boundary between train and test rows
-        divides at most one group of them.
+        divides at most one group of equal rows.
         """
         names = list(dict.fromkeys(each.name for each in self.inputs))
         values = rows[names].reset_index(drop=True)
@@ -242,14 +244,16 @@ class ColumnsWorkload(Workload):
         target = raw[self.target_column]
         if self.task == "regression":
             return target.to_numpy(np.float64, na_value=np.nan)
-        numbers = {str(label): number for number, label in enumerate(self.classes)}
-        classes = target.map(numbers)
+        class_numbers = {
+            str(label): class_number for class_number, label in enumerate(self.classes)
+        }
+        classes = target.map(class_numbers)
         is_unknown = (classes.isna() & target.notna()).to_numpy()
         if is_unknown.any():
             row = int(is_unknown.argmax())
             raise ContractError(
-                f"The target '{self.target_column}' must be one of {list(numbers)}, got "
-                f"{target.iloc[row]!r} at row {row} (label {raw.index[row]}).",
+                f"The target '{self.target_column}' must be one of {list(class_numbers)}, got "
+                f"{target.iloc[row]!r} at row {row} (index label {raw.index[row]}).",
                 cause="The source has a new class, or a label is spelled differently.",
                 fix="Correct the source, or add the label to 'classes' and train again.",
             )

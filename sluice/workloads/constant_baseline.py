@@ -44,9 +44,9 @@ side with fewer targets; on the other side, the same number of hints is wrong. W
 Gaussian likelihood would be unbounded for a target that is often exactly 0."""
 
 _UNIT_PER_HINT = 3.0
-"""Unit of the loss, as a multiple of the gain from hints. The gain from knowing the target is 2.6
-times the gain from hints for the squared error of a normal target, and 6 times for ten equally
-frequent classes."""
+"""Unit of the loss, as a multiple of the gain from hints. The gain from knowing the target is also
+a multiple of the gain from hints: 2.6 for the squared error of a normal target, and 6 for ten
+equally frequent classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ class ConstantBaseline:
     loss: float
     """Mean loss of the best constant output."""
     unit: float
-    """Decrease of the loss for a predictor that knows the target."""
+    """Decrease of the loss for a predictor that knows the target; estimated if it is unbounded."""
     problem: str = ""
-    """Reason why no baseline could be measured; empty if it could."""
+    """Reason why no baseline could be measured; empty if a baseline was measured."""
 
 
 def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline:
@@ -66,10 +66,12 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
 
     The unit is the loss of the best constant output minus the loss of the best outputs that are
     chosen for each example separately. For a loss that can be negative, such as a Gaussian
-    likelihood, this difference may be unbounded. The unit is then three times the gain from hints.
-    The hint for an example says whether its target is above the mean, and at least about nine of
-    ten hints are correct. If a constant is added to a loss, the baseline changes but the unit does
-    not, as long as the loss stays above 0. If a loss is multiplied by a factor, both are.
+    likelihood, this difference may be unbounded. The unit is then three times the gain from hints:
+    the decrease of the loss with one constant output per hint. The hint for an example says whether
+    its target is above the mean, and at least about nine of ten hints are correct.
+
+    If a constant is added to a loss, the baseline changes. The unit does not change as long as the
+    loss stays above 0. If a loss is multiplied by a factor, so are baseline and unit.
 
     Args:
         workload: Defines the losses and the shape of an output.
@@ -112,8 +114,8 @@ def grouped_constant_loss(workload: Workload, y: Tensor, group_N: NDArray[np.int
 
     With one group this is the constant baseline, and with one group per example the best loss of
     any model. The search starts from means, medians and class shares of the groups. It minimises
-    the loss by L-BFGS, and then by steps of decreasing size for non-smooth losses. For a loss that
-    is unbounded below, the result is a large negative number.
+    the loss by L-BFGS, and then by Adam with decreasing steps, for non-smooth losses. For a loss
+    that is unbounded below, the result is a large negative number.
 
     Args:
         workload: Defines the losses and the shape of an output.
@@ -127,8 +129,8 @@ def grouped_constant_loss(workload: Workload, y: Tensor, group_N: NDArray[np.int
         Exception: Any exception of the workload's losses for an output of the declared shape.
 
     Cost:
-        A few hundred evaluations of the loss; convex losses of up to 512 examples take 0.05 s, and
-        those of ``_MAX_VALUES`` output values a few seconds.
+        A few hundred evaluations of the loss. Convex losses of up to 512 examples take 0.05 s.
+        Losses of ``_MAX_VALUES`` output values take a few seconds.
     """
     y, group_N = _limit_examples(workload, y, group_N)
     try:
@@ -167,7 +169,7 @@ def _sample_targets(y: Tensor) -> Tensor:
         return y
     positions = torch.linspace(0, len(y) - 1, _UNIT_ROWS, dtype=torch.double).round().long()
     sample = y[positions.to(y.device)]
-    # If all sampled targets are equal, the rare other targets are all that can be learned.
+    # If all sampled targets are equal, use all targets: only the rare other values can be learned.
     return y if _all_equal(sample) else sample
 
 
@@ -183,8 +185,10 @@ def _noisy_hints(y: Tensor) -> NDArray[np.int64]:
     """Return on which side of the mean each target is (0 or 1), with a few wrong sides."""
     side_N = _side_of_mean(y)
     rows_by_side = [np.flatnonzero(side_N == side) for side in (0, 1)]
-    smaller_side = min(map(len, rows_by_side))
-    num_exchanged = max(0, min(math.ceil(_HINT_ERROR_SHARE * smaller_side), smaller_side - 1))
+    num_on_smaller_side = min(map(len, rows_by_side))
+    num_exchanged = max(
+        0, min(math.ceil(_HINT_ERROR_SHARE * num_on_smaller_side), num_on_smaller_side - 1)
+    )
     for side, rows in enumerate(rows_by_side):
         exchanged_positions = np.linspace(0, len(rows) - 1, num_exchanged).round().astype(np.int64)
         side_N[rows[exchanged_positions]] = 1 - side
@@ -213,9 +217,9 @@ def _find_lowest_loss(
     def evaluate(table: Tensor) -> Tensor:
         nonlocal lowest
         value = workload.losses(table.index_select(0, index_N), y).mean()
-        number = float(value.detach())
-        if math.isfinite(number) and not lowest <= number:  # also if lowest is NaN
-            lowest = number
+        loss = float(value.detach())
+        if math.isfinite(loss) and not lowest <= loss:  # also if lowest is NaN
+            lowest = loss
         return value
 
     initial_tables = _initial_tables(y, index_N, num_groups, output_shape, dtype)

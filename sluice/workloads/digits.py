@@ -1,6 +1,6 @@
 """Workload for handwritten digits: independent rows, ten classes, logistic regression as baseline.
 
-It is the example of data without a time order.
+The workload is the example of data without a time order.
 """
 
 from typing import ClassVar, Literal
@@ -41,8 +41,8 @@ class DigitsSettings(WorkloadSettings):
     folds: FoldSettings = FoldSettings(num_folds=2, first_test_share=0.5, embargo_rows=0)
     gate_loss: Literal["log_loss", "zero_one"] = Field(
         "log_loss",
-        description="Loss per picture that the gate compares: the log loss, or 1 for a wrong "
-        "class and 0 otherwise.",
+        description="Loss per picture that the promotion gate compares: the log loss, or 1 for a "
+        "wrong class and 0 otherwise.",
     )
     min_rows: int = Field(1_000, ge=50, description="Minimum number of pictures [rows].")
     min_class_share: float = Field(
@@ -64,8 +64,8 @@ class DigitsWorkload(Workload):
     fold is trained on rows with smaller keys than its test rows. The train and validation rows of
     the first fold are never test rows, so a search may use them.
 
-    Scores are valid only for new pictures by the same writers, because the packaged data do not say
-    who wrote a digit, and so folds cannot be split by writer.
+    Scores are valid only for new pictures by the same writers: the packaged data do not contain the
+    writer of a digit, so folds cannot be split by writer.
 
     Source:
         Alpaydin & Kaynak (1998), "Optical recognition of handwritten digits", UCI repository, as
@@ -154,8 +154,8 @@ class DigitsWorkload(Workload):
         """
         from sklearn.linear_model import LogisticRegression
 
-        fit_examples = [self.examples(frame, part) for part in (fold.train, fold.val)]
-        digit_N = torch.cat([part.targets for part in fit_examples]).numpy()
+        fit_examples = [self.examples(frame, rows) for rows in (fold.train, fold.val)]
+        digit_N = torch.cat([examples.targets for examples in fit_examples]).numpy()
         if len(np.unique(digit_N)) < len(CLASSES):
             raise ContractError(
                 f"Logistic regression requires every digit in its {digit_N.size} train and "
@@ -163,6 +163,9 @@ class DigitsWorkload(Workload):
                 fix="Start the first test window later, or provide more rows.",
             )
         model = LogisticRegression(C=self.settings.inverse_penalty, max_iter=2_000)
-        model.fit(torch.cat([part.tensor[:, 0] for part in fit_examples]).double().numpy(), digit_N)
+        model.fit(
+            torch.cat([examples.tensor[:, 0] for examples in fit_examples]).double().numpy(),
+            digit_N,
+        )
         test = self.examples(frame, fold.test).tensor[:, 0].double().numpy()
         return torch.from_numpy(model.predict_log_proba(test).astype(np.float32))

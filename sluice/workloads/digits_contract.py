@@ -53,9 +53,9 @@ def raw_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
 def feature_expectations(*, min_rows: int) -> tuple[Expectation, ...]:
     """Return the expectations of the feature frame.
 
-    The range of each pixel follows from that of the raw pixels and is not checked again. The ink of
-    the packaged pictures is 0.18 to 0.42, with a standard deviation of 0.034. The ranges here are
-    wider, but inverted scans, blank pages and pixels in other units violate them.
+    The range of the scaled pixels follows from the range of the raw pixels and is not checked
+    again. The ink of the packaged pictures is 0.18 to 0.42, with a standard deviation of 0.034. The
+    expected ranges are wider, but inverted scans, blank pages and other units violate them.
     """
     return (
         RowCount(low=min_rows),
@@ -79,6 +79,6 @@ def validate_digits(df: pd.DataFrame, *, min_class_share: float) -> None:
         raise ContractError(
             f"Every digit must have at least {min_class_share:.1%} of the {len(df)} rows, got "
             f"{shares}.",
-            cause="A filter or a join dropped a class, or its label changed.",
+            cause="A filter or a join dropped a class, or the label of a class changed.",
             fix="Correct the source, or lower min_class_share.",
         )

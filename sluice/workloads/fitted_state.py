@@ -22,7 +22,7 @@ from sluice.data.folds import Fold
 from sluice.models.input_encoder import Encode, InputEncoder
 from sluice.workloads.workload import Workload
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_ARRAY_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 """Valid names of the arrays; they become names of tensors in the file of the weights."""
 
 
@@ -40,7 +40,7 @@ def has_fitted_state(workload: Workload) -> bool:
         (implemented,) = (name for name, is_overridden in overrides.items() if is_overridden)
         (missing,) = (name for name, is_overridden in overrides.items() if not is_overridden)
         raise ContractError(
-            f"{type(workload).__name__} must implement both fit() and encode(), and implements "
+            f"{type(workload).__name__} must implement both fit() and encode(), but implements "
             f"only {implemented}().",
             cause="fit() returns what encode() applies to the inputs.",
             fix=f"Implement {missing}(), or remove {implemented}().",
@@ -91,7 +91,7 @@ def fit_state(workload: Workload, train_frame: pd.DataFrame) -> dict[str, Tensor
             fix="Return the arrays that encode() needs, by name.",
         )
     invalid_names = [
-        name for name in arrays if not isinstance(name, str) or not _NAME.fullmatch(name)
+        name for name in arrays if not isinstance(name, str) or not _ARRAY_NAME.fullmatch(name)
     ]
     if invalid_names:
         raise ContractError(
@@ -116,7 +116,7 @@ def fitted_encoder(workload: Workload) -> InputEncoder | None:
     """Return the encoder of a fitted workload; None for a workload without ``fit``.
 
     Raises:
-        ContractError: The workload has ``fit``, and it was not called.
+        ContractError: The workload has ``fit``, and ``fit`` was not called.
     """
     if not has_fitted_state(workload):
         return None
@@ -129,14 +129,14 @@ def fitted_encoder(workload: Workload) -> InputEncoder | None:
 
 
 def encode_of(workload: Workload) -> Encode:
-    """Return the workload's function that encodes inputs, with a check of what it returns."""
+    """Return a function that encodes inputs with the workload and checks the result's type."""
     return functools.partial(_encode, workload)
 
 
 def _encode(workload: Workload, x: Any, state: Mapping[str, Tensor]) -> Any:
     encoded: Any = workload.encode(x, state)
-    parts = encoded.values() if isinstance(encoded, dict) else [encoded]
-    if not parts or not all(isinstance(part, Tensor) for part in parts):
+    tensors = encoded.values() if isinstance(encoded, dict) else [encoded]
+    if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
         raise ContractError(
             f"encode() of {type(workload).__name__} must return a tensor or a dict of tensors, got "
             f"{type(encoded).__name__}.",
@@ -146,7 +146,7 @@ def _encode(workload: Workload, x: Any, state: Mapping[str, Tensor]) -> Any:
 
 
 def _as_tensor(value: Any, name: str) -> Tensor:
-    """Return an array as a tensor of its own memory; double precision becomes single precision."""
+    """Return a copy of an array as a tensor; double precision becomes single precision."""
     try:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
         if array.dtype == np.float64:
@@ -161,7 +161,7 @@ def _as_tensor(value: Any, name: str) -> Tensor:
         ) from None
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise ContractError(
-            f"{name} must be finite, and contains NaN or infinity.",
+            f"{name} must be finite, but contains NaN or infinity.",
             cause="A column of the train rows has missing values, or is constant and was used as a "
             "divisor.",
             fix="Fill or drop the missing values in compute_features.",

@@ -1,4 +1,4 @@
-"""Workload on a data frame, without a class or file of the user's own.
+"""Workload on a data frame, for users who write no workload class and have no data file.
 
 ``workload_of_frame`` stores the frame in the artifact store, so that other processes read the same
 rows.
@@ -23,7 +23,7 @@ from sluice.workloads.frame_settings import (
     RowOrder,
     Task,
     as_text,
-    describe_frame,
+    infer_settings,
     require_columns,
 )
 from sluice.workloads.workload import WorkloadSettings
@@ -55,7 +55,7 @@ def workload_of_frame(
         features: Input columns; all others by default.
         task: 'regression' or 'classification'. By default texts, booleans and up to 20 distinct
             integers are classes.
-        order: 'time' if each row is later than the one before, 'hash' if rows are independent. By
+        order: 'time' if each row is later than the row before, 'hash' if rows are independent. By
             default an index of dates means 'time'.
         horizon_rows: Forecast horizon: number of rows until the target of a row is known [rows]. By
             default 1 if the rows are in time order, otherwise 0.
@@ -75,7 +75,7 @@ def workload_of_frame(
         rows = rows.rename_axis(_TIME).sort_index(kind="stable")
     else:
         rows = rows.reset_index(drop=True).rename_axis(_TIME)
-    settings = describe_frame(
+    settings = infer_settings(
         rows,
         table="",
         target=target,
@@ -91,7 +91,7 @@ def workload_of_frame(
         rows[name] = as_text(rows[name])
     if settings.labels:
         rows[target] = as_text(rows[target])
-    record = save_table(rows, _store())
+    record = save_table(rows, _artifact_store())
     return FrameWorkload(settings.model_copy(update={"table": record.artifact}))
 
 
@@ -122,9 +122,9 @@ class FrameWorkload(ColumnsWorkload):
         Raises:
             IntegrityError: The stored table is missing or damaged.
         """
-        rows = pd.read_parquet(io.BytesIO(_store().get(self.settings.table)))
+        rows = pd.read_parquet(io.BytesIO(_artifact_store().get(self.settings.table)))
         return rows if self.settings.time_ordered else self.in_key_order(rows)
 
 
-def _store() -> ArtifactStore:
+def _artifact_store() -> ArtifactStore:
     return ArtifactStore(Home.from_environment(os.environ, cwd=Path.cwd()).artifacts)

@@ -1,4 +1,4 @@
-"""Reads from a data frame what a workload on it needs: the kind of each column, task and order."""
+"""Derives the settings of a workload from a data frame: kinds of the columns, task and order."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -25,14 +25,14 @@ _MAX_INTEGER_CLASSES = 20
 
 
 class FrameSettings(WorkloadSettings):
-    """Settings of a workload on a data frame; ``describe_frame`` reads them from the frame."""
+    """Settings of a workload on a data frame; ``infer_settings`` derives them from the frame."""
 
     seq_len: Literal[1] = Field(1, description="Each row is one example [rows].")
     table: str = Field(description="Artifact digest of the stored frame.")
     target: str = Field(description="Column to predict.")
     numbers: tuple[str, ...] = Field((), strict=False, description="Numeric input columns.")
     categories: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
-        {}, description="Values of each input column that holds texts, by column."
+        {}, description="Values of each input column of texts, by column name."
     )
     labels: tuple[str, ...] = Field(
         (), strict=False, description="Classes of the target; empty for a regression."
@@ -42,11 +42,13 @@ class FrameSettings(WorkloadSettings):
         "by a hash of their inputs."
     )
     horizon_rows: int = Field(
-        ge=0, description="Rows from an example to the end of its target; 0 for independent rows."
+        ge=0,
+        description="Number of rows from a row to the end of its target; 0 for independent rows "
+        "[rows].",
     )
 
 
-def describe_frame(
+def infer_settings(
     frame: pd.DataFrame,
     *,
     table: str,
@@ -89,7 +91,7 @@ def describe_frame(
     )
     if is_time_ordered and not frame.index.is_unique:
         raise ContractError(
-            "Rows in time order must have distinct labels, got "
+            "Rows in time order must have distinct index labels, got "
             f"{pluralize(int(frame.index.duplicated().sum()), 'repeated label')}, the first "
             f"{frame.index[frame.index.duplicated()][0]}.",
             cause="Several rows belong to the same time, such as several assets of one day.",
@@ -100,7 +102,7 @@ def describe_frame(
         target=target,
         numbers=tuple(name for name in inputs if name not in text_columns),
         categories={name: _categories(frame[name]) for name in text_columns},
-        labels=_labels(frame[target], task),
+        labels=_class_labels(frame[target], task),
         time_ordered=is_time_ordered,
         horizon_rows=(1 if is_time_ordered else 0) if horizon_rows is None else horizon_rows,
         folds=folds or (FoldSettings() if is_time_ordered else _INDEPENDENT_FOLDS),
@@ -111,10 +113,11 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
     """Raise an error unless the frame has each of these columns once.
 
     Raises:
-        ContractError: A column is missing, with the nearest name; or two have the same name.
+        ContractError: A column is missing (the message suggests the nearest name), or two columns
+            have the same name.
     """
-    known = list(frame.columns)
-    repeated_names = sorted({name for name in known if known.count(name) > 1})
+    column_names = list(frame.columns)
+    repeated_names = sorted({name for name in column_names if column_names.count(name) > 1})
     if repeated_names:
         raise ContractError(
             "The columns of the frame must have distinct names, got "
@@ -122,10 +125,10 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
             fix="Rename or drop one of them.",
         )
     for name in names:
-        if name not in known:
+        if name not in column_names:
             raise ContractError(
-                f"The frame has no column '{name}'.{suggest_nearest(name, known)}",
-                fix=f"Use one of its columns: {', '.join(known) or 'none'}.",
+                f"The frame has no column '{name}'.{suggest_nearest(name, column_names)}",
+                fix=f"Use one of its columns: {', '.join(column_names) or 'none'}.",
             )
 
 
@@ -147,14 +150,14 @@ def _require_number(column: "pd.Series[Any]") -> None:
     if pd.api.types.is_datetime64_any_dtype(column):
         raise ContractError(
             f"The input '{column.name}' must be numbers or texts, got dates.",
-            fix="Convert it to numbers, such as the month, set it as the index if it orders the "
-            "rows, or leave it out of 'features'.",
+            fix="Convert the dates to numbers, such as the month; or leave the column out of "
+            "'features'. If it orders the rows, set it as the index.",
         )
     if column.isna().any():
         raise ContractError(
             f"The input '{column.name}' must have no missing numbers, got "
             f"{int(column.isna().sum())} in {len(column)} rows.",
-            fix="Fill them, and add a column that says where they were missing; or drop the rows.",
+            fix="Fill the missing numbers, and add a column that marks them; or drop the rows.",
         )
 
 
@@ -169,7 +172,7 @@ def _categories(column: "pd.Series[Any]") -> tuple[str, ...]:
     return tuple(values)
 
 
-def _labels(target: "pd.Series[Any]", task: Task) -> tuple[str, ...]:
+def _class_labels(target: "pd.Series[Any]", task: Task) -> tuple[str, ...]:
     """Return the classes of a target; () for a regression."""
     if target.isna().any():
         raise ContractError(
@@ -193,6 +196,6 @@ def _labels(target: "pd.Series[Any]", task: Task) -> tuple[str, ...]:
     if len(values) < 2:
         raise ContractError(
             f"The target '{target.name}' must have at least two classes, got {len(values)}.",
-            fix="Use another target, or rows of other classes too.",
+            fix="Use another target, or add rows of other classes.",
         )
     return tuple(str(value) for value in values)

@@ -1,6 +1,7 @@
 """Heterogeneous autoregressive (HAR) model of variance, the baseline of variance forecasts.
 
-The next log variance is a linear function of the current one and its means over a week and a month.
+The forecast of the next log variance is a linear function of three features: the current log
+variance, and its means over the last week and the last month.
 
 Source:
     Corsi (2009), "A simple approximate long-memory model of realized volatility", Journal of
@@ -51,16 +52,16 @@ def har_forecast(
         log_var: Log variance of each row (N,), known at that row.
         target: Forecast target (N,): the log variance of the next row.
         train_rows: Positions of the rows to fit on; rows without a month of history are ignored.
-        test_rows: Positions (M,) of the rows to forecast. A forecast uses this row and earlier
-            rows.
+        test_rows: Positions (M,) of the rows to forecast. The forecast for a row uses this row and
+            earlier rows.
         settings: Window lengths.
 
     Returns:
         Forecasts (M,) [unit of ``target``].
 
     Raises:
-        ContractError: A test row has no month of history, or fewer train rows have one than there
-            are coefficients.
+        ContractError: A test row has less than a month of history, or the train rows with a month
+            of history are fewer than the coefficients.
     """
     x = np.column_stack(
         [

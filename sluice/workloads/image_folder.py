@@ -53,7 +53,7 @@ class ImageFolderSettings(WorkloadSettings):
     )
     mode: ImageMode = Field("RGB", description="RGB for colours, L for grey values.")
     skip_broken: bool = Field(
-        False, description="Omit images that cannot be decoded, with a warning."
+        False, description="Whether to omit images that cannot be decoded, with a warning."
     )
 
 
@@ -65,9 +65,9 @@ class ImageFolderWorkload(Workload):
     declares ``classes``, the names of the subfolders; it may override ``augment``, and ``folder``
     for images that it generates. ``sluice init`` writes a class of this kind.
 
-    The rows contain a digest of the pixels, so changed images are changed data. The folder is not
-    a data file of the workload: data files are part of the code digest, which a server verifies,
-    but a server has no training images.
+    The rows contain a digest of the pixels, so a changed image changes the data version. The folder
+    is not a data file of the workload: data files are part of the code digest, which a server
+    verifies, but a server has no training images.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = ImageFolderSettings
@@ -139,23 +139,23 @@ class ImageFolderWorkload(Workload):
         Raises:
             ContractError: A label is not one of ``classes``.
         """
-        numbers = {str(name): number for number, name in enumerate(self.classes)}
+        class_numbers = {str(name): class_number for class_number, name in enumerate(self.classes)}
         labels = set(raw["label"])
-        if labels - numbers.keys():
+        if labels - class_numbers.keys():
             raise ContractError(
-                f"The folders of the classes must be {', '.join(numbers)}; "
+                f"The folders of the classes must be {', '.join(class_numbers)}; "
                 f"{describe_label_mismatch(labels, self.classes)}.",
                 fix="Rename the folder to its class, add it to 'classes' of the workload, or move "
                 "it out of the folder of images.",
             )
-        return raw.assign(**{_CLASS_COLUMN.name: raw["label"].map(numbers).astype("int64")})
+        return raw.assign(**{_CLASS_COLUMN.name: raw["label"].map(class_numbers).astype("int64")})
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return images, uint8 (N, C, H, W), and the numbers of their classes (N,)."""
-        part = frame.iloc[rows.start : rows.stop]
+        split_frame = frame.iloc[rows.start : rows.stop]
         return Examples(
-            x=self.images(part),
-            y=torch.tensor(part[_CLASS_COLUMN.name].to_numpy(np.int64)),
+            x=self.images(split_frame),
+            y=torch.tensor(split_frame[_CLASS_COLUMN.name].to_numpy(np.int64)),
             rows=np.arange(rows.start, rows.stop),
         )
 
@@ -167,8 +167,9 @@ class ImageFolderWorkload(Workload):
         """
         if self.settings.size is None:
             raise ContractError(
-                "To be served, a workload on images needs their size.",
-                cause="Without it all images must have one size, but clients may send others.",
+                "To be served, a workload on images needs the setting 'size'.",
+                cause="Without 'size', all images must have the same size, but clients may send "
+                "images of other sizes.",
                 fix="Set workload_settings: {size: PIXELS}.",
             )
         return ImagesCodec(
@@ -199,7 +200,7 @@ def _require_distinct(table: pd.DataFrame) -> None:
         first, second = repeated_images["path"].iloc[:2]
         raise ContractError(
             f"Every image must be in the folder once, but {first} and {second} have the same "
-            f"pixels ({pluralize(len(repeated_images), 'image')} with the pixels of another one).",
+            f"pixels ({pluralize(len(repeated_images), 'image')} with repeated pixels in total).",
             cause="A copy in the test rows would be recognised, not classified.",
             fix="Remove the copies.",
         )

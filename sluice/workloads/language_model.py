@@ -125,7 +125,7 @@ class LanguageModelWorkload(Workload):
         return raw
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        """Return blocks of token ids (N, L), and the token that follows each of them (N, L)."""
+        """Return blocks of token ids (N, L), and for each token the next token (N, L)."""
         blocks = frame.index[rows.start : rows.stop].to_numpy(np.int64)
         return Examples(
             x=SubsetRows(self._blocks(offset=0), blocks),
@@ -181,7 +181,7 @@ class LanguageModelWorkload(Workload):
     def served_losses(
         self,
         served: Tensor,
-        y: Tensor,  # noqa: ARG002 - known to the client, but for the last token
+        y: Tensor,  # noqa: ARG002 - the scores are losses already
     ) -> Tensor:
         """Return the scores as losses (B,) [nats per token]."""
         return served[:, 0]
@@ -236,15 +236,15 @@ def bigram_log_probs(train: Examples, vocab_size: int) -> Tensor:
     by the unigram probabilities, which have add-one smoothing. For more than 4,096 tokens only the
     unigram log probabilities are returned, (1, V).
     """
-    is_table = vocab_size <= _MAX_BIGRAM_TOKENS
-    counts = torch.zeros(vocab_size if is_table else 1, vocab_size, dtype=torch.float64)
+    has_pair_table = vocab_size <= _MAX_BIGRAM_TOKENS
+    counts = torch.zeros(vocab_size if has_pair_table else 1, vocab_size, dtype=torch.float64)
     for ids, targets in zip(iter_chunks(train.x), iter_chunks(train.y), strict=True):
         assert isinstance(ids, Tensor)
         assert isinstance(targets, Tensor)
-        previous = ids.flatten() if is_table else torch.zeros_like(ids.flatten())
-        pairs = torch.bincount(previous * vocab_size + targets.flatten(), minlength=counts.numel())
-        counts += pairs.reshape(counts.shape)
+        previous_ids = ids.flatten() if has_pair_table else torch.zeros_like(ids.flatten())
+        pair_codes = previous_ids * vocab_size + targets.flatten()
+        counts += torch.bincount(pair_codes, minlength=counts.numel()).reshape(counts.shape)
     count_V = counts.sum(dim=0) + 1
     unigram_V = count_V / count_V.sum()
-    smoothed = (counts + 5 * unigram_V) if is_table else unigram_V[None]
+    smoothed = (counts + 5 * unigram_V) if has_pair_table else unigram_V[None]
     return (smoothed / smoothed.sum(dim=1, keepdim=True)).log().float()

@@ -30,10 +30,10 @@ def prepare_model(
 
     Raises:
         SettingsError: The architecture is unknown, cannot be imported, or is not an ``nn.Module``.
-        ContractError: The workload has ``fit``, and it was not called.
+        ContractError: The workload has ``fit``, and ``fit`` was not called.
     """
     encoder = fitted_encoder(workload)
-    num_features, num_outputs = _sizes(workload, train, encoder)
+    num_features, num_outputs = _count_features_and_outputs(workload, train, encoder)
     with RandomStream(derive_seed(seed, "init")).active():
         network = workload.build_model(num_features, num_outputs, settings)
     require_network(network, f"build_model() of {type(workload).__name__}")
@@ -48,13 +48,15 @@ def prepare_model(
     )
 
 
-def _sizes(workload: Workload, train: Examples, encoder: InputEncoder | None) -> tuple[int, int]:
+def _count_features_and_outputs(
+    workload: Workload, train: Examples, encoder: InputEncoder | None
+) -> tuple[int, int]:
     """Return the numbers of features and of outputs; 0 features for a dict of inputs."""
-    first = train.take(torch.arange(1))
+    first_example = train.take(torch.arange(1))
     # A tensor is passed as a whole, because output_shape() may read all values, such as classes.
-    targets = train.y if isinstance(train.y, Tensor) else first.targets
+    targets = train.y if isinstance(train.y, Tensor) else first_example.targets
     output_shape = workload.output_shape(targets)
     # An output (N,) has one value per example, not N outputs.
     num_outputs = output_shape[-1] if len(output_shape) > 1 else 1
-    x = first.inputs if encoder is None else encoder(first.inputs)
+    x = first_example.inputs if encoder is None else encoder(first_example.inputs)
     return x.shape[-1] if isinstance(x, Tensor) else 0, num_outputs

@@ -20,7 +20,7 @@ class ReviewsSettings(TextClassifierSettings):
 class ReviewsWorkload(TextClassifierWorkload):
     """Decides whether a review is positive; 5 % of the labels are wrong.
 
-    The vocabulary was built once, from 4,000 other reviews than those of the pipeline::
+    The vocabulary was built once, from 4,000 reviews with another seed than the pipeline's::
 
         texts = generate_reviews(4_000, seed=1)["text"]
         WordTokenizer.build(texts, max_words=200).save(Path("reviews_vocabulary.json"))

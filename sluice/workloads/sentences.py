@@ -47,7 +47,7 @@ class SentencesWorkload(LanguageModelWorkload):
 
     @property
     def tokens_path(self) -> Path:
-        """Folder of the tokens, which are written if it does not exist."""
+        """Folder of the tokens. If the folder does not exist, the tokens are generated first."""
         count = self.settings.num_sentences
 
         def write(folder: Path) -> None:

@@ -69,36 +69,36 @@ def completion_pairs(
             completions.append(
                 sampled_words[: sampled_words.index(END)] if END in sampled_words else sampled_words
             )
-        is_right = [is_grammatical([*prompt, *completion]) for completion in completions]
-        winner = "candidate" if is_right[0] else "baseline"
+        is_correct = [is_grammatical([*prompt, *completion]) for completion in completions]
+        winner = "candidate" if is_correct[0] else "baseline"
         rows.append(
             {
                 "prompt": " ".join(prompt),
                 "candidate": " ".join(completions[0]),
                 "baseline": " ".join(completions[1]),
-                "human": "tie" if is_right[0] == is_right[1] else winner,
+                "human": "tie" if is_correct[0] == is_correct[1] else winner,
             }
         )
     return pd.DataFrame(rows)
 
 
 def judge(question: str, temperature: float) -> str:  # noqa: ARG001 - a judge without randomness
-    """Say which completion of a sentence is better: the one whose verb agrees with the subject.
+    """State which of two completions is better: the one whose verb agrees with the subject.
 
-    The question is one of ``sluice judge``. The function replaces a large language model: it knows
-    which nouns and verbs are singular or plural, but not the rest of the grammar.
+    ``sluice judge`` asks the question. The function replaces a large language model: it knows which
+    nouns and verbs are singular or plural, but not the rest of the grammar.
     """
-    prompt = _find_part(question, r"\[prompt\]\n(.*?)\n\[end of prompt\]").split()
+    prompt = _extract_text(question, r"\[prompt\]\n(.*?)\n\[end of prompt\]").split()
     scores = [
-        _does_verb_agree(prompt, _find_part(question, _ANSWER.format(letter=letter)).split())
+        _does_verb_agree(prompt, _extract_text(question, _ANSWER.format(letter=letter)).split())
         for letter in "AB"
     ]
     if scores[0] == scores[1]:
         return "Both are equally good. [[C]]"
-    return f"The verb agrees with the subject in one of them. [[{'A' if scores[0] else 'B'}]]"
+    return f"The verb agrees with the subject in one sentence. [[{'A' if scores[0] else 'B'}]]"
 
 
-def _find_part(question: str, pattern: str) -> str:
+def _extract_text(question: str, pattern: str) -> str:
     match = re.search(pattern, question, re.DOTALL)
     return match[1] if match else ""
 

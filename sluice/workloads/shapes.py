@@ -41,7 +41,7 @@ class ShapesWorkload(ImageFolderWorkload):
 
     @property
     def folder(self) -> Path:
-        """Folder of the images, which are written if it does not exist."""
+        """Folder of the images: the setting ``folder``, or the folder of the generated images."""
         if self.settings.folder is not None:
             return Path(self.settings.folder)
         count = self.settings.num_images

@@ -35,12 +35,12 @@ class TableWorkloadSettings(WorkloadSettings):
 class TableWorkload(ColumnsWorkload):
     """Rows of a table, with one feature or more for each input column.
 
-    A subclass declares ``target_column`` and ``inputs``; a classifier also ``task`` and
+    A subclass declares ``target_column`` and ``inputs``; a classifier also declares ``task`` and
     ``classes``. Rows with a missing target are omitted.
 
     If the source has an index, rows are sorted by it, and a target is known one row later
     (``horizon_rows`` is 1). With ``repeated_labels``, rows with the same index label, such as those
-    of one day, form a cluster, which is never divided between train, validation and test rows.
+    of one day, form a cluster. A cluster is never divided between train, validation and test rows.
     Without an index, rows are independent (``horizon_rows`` is 0) and ordered by a hash of their
     inputs.
     """
@@ -70,7 +70,7 @@ class TableWorkload(ColumnsWorkload):
             SourceError: The source is missing, empty or unreadable, or a column has another type.
             SchemaError: A column is missing.
         """
-        rows = sources.load_rows(self._located_source(), schema=self._numeric_schema())
+        rows = sources.load_rows(self._resolve_source(), schema=self._numeric_schema())
         self._require_columns(rows)
         for column in self.raw_schema.columns:
             if column.kind == "string":
@@ -99,7 +99,7 @@ class TableWorkload(ColumnsWorkload):
         return str(getattr(source, "uri", "") or f"the source of kind '{source.kind}'")
 
     def _describe_declaration(self) -> str:
-        """Return the name of this class with its file, which a class of a notebook lacks."""
+        """Return the name of this class and, unless it is from a notebook, of its file."""
         name = f"the class {type(self).__name__}"
         try:
             return f"{name} in {PurePath(inspect.getfile(type(self))).name}"
@@ -111,8 +111,8 @@ class TableWorkload(ColumnsWorkload):
         numeric = tuple(column for column in self.raw_schema.columns if column.kind == "float")
         return self.raw_schema.model_copy(update={"columns": numeric})
 
-    def _located_source(self) -> TableSource:
-        """Return the source with a relative path made absolute, if there is such a file."""
+    def _resolve_source(self) -> TableSource:
+        """Return the source, with an absolute path if its relative path is an existing file."""
         source = self.settings.source
         uri = getattr(source, "uri", "")
         is_path = not isinstance(source, SqlSource) and source.kind != "asset" and "://" not in uri

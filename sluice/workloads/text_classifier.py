@@ -90,7 +90,7 @@ class TextClassifierWorkload(Workload):
         ]
         if rows_without_text:
             raise ContractError(
-                f"Every row must have a text, and row {rows_without_text[0]} has "
+                f"Every row must have a text, but row {rows_without_text[0]} has "
                 f"{texts['text'].iloc[rows_without_text[0]]!r} ({len(rows_without_text)} in "
                 "total).",
                 fix="Drop rows without a text in load_texts().",
@@ -98,24 +98,24 @@ class TextClassifierWorkload(Workload):
         return in_hash_order(texts, ["text"], name="text_key")
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the texts with the number of words, the share of unknown ones, and the class.
+        """Return the texts with the number of words, the share of unknown words, and the class.
 
         Raises:
             ContractError: A text has no word, or a label is not one of ``classes``.
         """
         words_by_text = [split_words(text) for text in raw["text"]]
         empty_row = next((row for row, words in enumerate(words_by_text) if not words), None)
-        numbers = {str(name): number for number, name in enumerate(self.classes)}
+        class_numbers = {str(name): class_number for class_number, name in enumerate(self.classes)}
         labels = set(raw["label"])
         if empty_row is not None:
             raise ContractError(
-                f"Every text must have a word, and row {empty_row} (label "
+                f"Every text must have a word, but row {empty_row} (index label "
                 f"{raw.index[empty_row]}) has {raw['text'].iloc[empty_row]!r}.",
                 fix="Drop texts without words in load_texts().",
             )
-        if labels - numbers.keys():
+        if labels - class_numbers.keys():
             raise ContractError(
-                f"The labels must be {', '.join(numbers)}; "
+                f"The labels must be {', '.join(class_numbers)}; "
                 f"{describe_label_mismatch(labels, self.classes)}.",
                 fix="Correct the labels, add the class to 'classes' of the workload, or drop its "
                 "texts.",
@@ -127,21 +127,21 @@ class TextClassifierWorkload(Workload):
                 sum(word not in known_words for word in words) / len(words)
                 for words in words_by_text
             ],
-            **{"class": raw["label"].map(numbers).astype("int64")},
+            **{"class": raw["label"].map(class_numbers).astype("int64")},
         )
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return token ids with their mask, and the numbers of the classes (N,)."""
-        part = frame.iloc[rows.start : rows.stop]
+        split_frame = frame.iloc[rows.start : rows.stop]
         return Examples(
             x=TextRows(
-                part["text"].tolist(),
+                split_frame["text"].tolist(),
                 self.tokenizer.encode,
                 vocab_size=self.tokenizer.vocab_size,
                 max_len=self.settings.max_tokens,
                 pad_id=self.tokenizer.pad_id,
             ),
-            y=torch.tensor(part["class"].to_numpy(np.int64)),
+            y=torch.tensor(split_frame["class"].to_numpy(np.int64)),
             rows=np.arange(rows.start, rows.stop),
         )
 
@@ -159,10 +159,10 @@ class TextClassifierWorkload(Workload):
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
         """Return the log probabilities of a logistic regression on the counts of words.
 
-        It is fitted on train and validation rows, and ignores the order of the words.
+        The regression is fitted on train and validation rows, and ignores the order of the words.
 
         Raises:
-            ContractError: These rows lack a class.
+            ContractError: The train and validation rows lack a class.
         """
         from scipy.sparse import csr_array
         from sklearn.linear_model import LogisticRegression

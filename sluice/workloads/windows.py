@@ -30,9 +30,9 @@ def require_windows(workload: Workload, source: str) -> torch.dtype:
     """Require that the inputs of an overridden ``examples`` equal plain windows of feature rows.
 
     Clients send plain windows, so other preprocessing in ``examples`` would not be applied to their
-    inputs. Both inputs are computed from a small table with the declared columns. Its values are
-    multiples of 1/4, or integers if the workload's inputs are integers, such as token ids and
-    pixels.
+    inputs. The result of ``examples`` for a small table is compared with the plain windows of this
+    table. Its values are multiples of 1/4, or integers if the workload's inputs are integers, such
+    as token ids and pixels.
 
     Args:
         workload: Workload that builds the examples.
@@ -48,10 +48,10 @@ def require_windows(workload: Workload, source: str) -> torch.dtype:
         return torch.float32
     length, num_columns = workload.settings.seq_len, len(workload.feature_columns)
     values = np.arange((length + 1) * num_columns).reshape(length + 1, -1) / 4
-    inputs, dtype = _inputs(workload, source, values)
+    inputs, dtype = _compute_inputs(workload, source, values)
     if inputs.dtype.kind in "iu":
         values = (4 * values) % _MAX_TABLE_INTEGER
-        inputs, dtype = _inputs(workload, source, values)
+        inputs, dtype = _compute_inputs(workload, source, values)
     plain_NLD = np.stack([values[start : start + length] for start in (0, 1)]).astype(np.float32)
     if inputs.shape != plain_NLD.shape:
         forward_line = _find_forward_line(inputs, plain_NLD)
@@ -63,7 +63,7 @@ def require_windows(workload: Workload, source: str) -> torch.dtype:
     return dtype
 
 
-def _inputs(
+def _compute_inputs(
     workload: Workload, source: str, values: NDArray[np.float64]
 ) -> tuple[NDArray[Any], torch.dtype]:
     """Return the inputs that ``examples`` computes from a table with these feature values."""

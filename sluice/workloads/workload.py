@@ -76,11 +76,11 @@ class Workload(ABC):
     """Schema of the raw rows; by default no column is required."""
 
     feature_schema: Schema = DerivedFeatureSchema()  # type: ignore[assignment]
-    """Schema of features, target and auxiliary columns that baseline or metrics use. By default
-    all ``feature_columns`` and the target as numbers, so that each column is declared once."""
+    """Schema of features, target and auxiliary columns that baseline or metrics use. By default it
+    contains all ``feature_columns`` and the target as numbers, so each column is declared once."""
 
     feature_columns: tuple[str, ...]
-    """Names of the columns that are inputs of the network, in its order."""
+    """Names of the columns that are inputs of the network, in the order of the inputs."""
 
     target_column: str
     """Name of the column with the target."""
@@ -109,7 +109,7 @@ class Workload(ABC):
 
     display_column: str | None = None
     """Column of the feature frame that describes a row to a reader, such as the path of an image.
-    Reports show it beside the label of the row."""
+    Reports show it beside the index label of the row."""
 
     loss_unit: str = TaskDefault(  # type: ignore[assignment]
         regression="target units squared", classification="nats"
@@ -156,8 +156,8 @@ class Workload(ABC):
     feature_partitions: FeaturePartitions | None = None
     """Declares that ``compute_features`` can be called for one partition of the raw rows at a time:
     ``PeriodPartitions`` or ``KeyPartitions`` of ``sluice.workloads.partitions``. The pipeline then
-    recomputes only the partitions whose raw rows changed, in several processes if it takes long,
-    and checks that the features do not depend on other rows."""
+    recomputes only the partitions whose raw rows changed, in several processes if one would take
+    long. It also checks that the features do not depend on other rows."""
 
     is_served: bool = True
     """Whether a promoted version answers requests. False for a model that is only trained, compared
@@ -220,9 +220,9 @@ class Workload(ABC):
                 f"Rows {rows.start}:{rows.stop} contain no window of {length} rows.",
                 fix="Shorten seq_len, or provide more rows.",
             )
-        values = _numbers(frame.loc[:, list(self.feature_columns)], "feature")
+        values = _to_float32(frame.loc[:, list(self.feature_columns)], "feature")
         windows = values[positions[:, None] + np.arange(1 - length, 1)]
-        targets = _numbers(frame.loc[:, [self.target_column]], "target")[positions]
+        targets = _to_float32(frame.loc[:, [self.target_column]], "target")[positions]
         y = torch.from_numpy(targets)
         if self.task == "classification":
             y = class_targets(y, self.classes)
@@ -235,9 +235,9 @@ class Workload(ABC):
         """Return arrays that are fitted on train rows, such as a vocabulary or a normaliser.
 
         A workload that overrides this method overrides ``encode`` as well. The arrays are stored
-        with the weights of the network, so that evaluation and serving use those of the training.
-        The method is called for each fold. It must be a function of its argument alone: the POC
-        gate changes all other rows, and fails if the result changes.
+        with the weights of the network, so that evaluation and serving use the arrays of the
+        training. The method is called for each fold. The result must depend on the argument alone:
+        the POC gate changes all other rows, and fails if the result changes.
 
         Args:
             train_frame: Train rows of one fold, from ``compute_features``.
@@ -255,8 +255,8 @@ class Workload(ABC):
     ) -> ModelInput:
         """Return the inputs of the network for the inputs of ``examples``; by default unchanged.
 
-        It is called on every batch, in training, evaluation and serving, after ``augment`` and
-        before the inputs are standardised. The following example replaces each token id by its
+        The method is called on every batch, in training, evaluation and serving, after ``augment``
+        and before the inputs are standardised. The following example replaces each token id by its
         position in the vocabulary, counted from 1, and unknown ids by 0::
 
             def fit(self, train_frame):
@@ -309,10 +309,11 @@ class Workload(ABC):
     ) -> tuple[ModelInput, Tensor]:
         """Return the examples of a train batch with random changes; by default unchanged.
 
-        It is called for train batches only, in the process that reads them. ``seeds`` has one
-        number per example, which depends only on (seed, epoch, row). Draw random numbers only from
-        it, for each example separately. Then the result does not depend on the batch size, the
-        number of loader processes or an interruption. This example mirrors half of the images::
+        The method is called for train batches only, in the process that reads the batches.
+        ``seeds`` has one number per example, which depends only on (seed, epoch, row). Draw random
+        numbers only from ``seeds``, for each example separately. Then the result does not depend on
+        the batch size, the number of loader processes or an interruption. This example mirrors half
+        of the images::
 
             def augment(self, x, y, seeds):
                 mirrored = draw_uniform(seeds, 1) < 0.5
@@ -361,10 +362,10 @@ class Workload(ABC):
         output: Tensor,
         x: ModelInput,  # noqa: ARG002 - used by a workload that overrides the method
     ) -> Tensor:
-        """Return what a client receives for the output of a network; by default all of it.
+        """Return what a client receives for the output of a network; by default the whole output.
 
-        Override it if the output is too large for a response, such as the logits of every token,
-        together with ``served_losses``. The server returns the mean over the networks of a version.
+        If the output is too large for a response, such as the logits of every token, override this
+        method and ``served_losses``. The server returns the mean over the networks of a version.
 
         Args:
             output: Output for the elements of a request (B, ...).
@@ -378,7 +379,7 @@ class Workload(ABC):
     def served_losses(self, served: Tensor, y: Tensor) -> Tensor:
         """Return one loss for each response (B,), by which a rollout compares two versions.
 
-        By default ``losses``, for a workload that serves its output unchanged.
+        The default is ``losses``, which is correct if the output is served unchanged.
 
         Args:
             served: Responses, as returned by ``served_output``.
@@ -400,7 +401,7 @@ class Workload(ABC):
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return one loss per example (B,), in ``loss_unit``.
 
-        By default the squared error, or the log loss of a classifier.
+        By default, this is the squared error, or the log loss of a classifier.
         """
         if self.task == "classification":
             return log_losses(output, y)
@@ -411,10 +412,10 @@ class Workload(ABC):
         return self.losses(output, y).mean()
 
     def loss_weight(self, y: Tensor) -> float:
-        """Return the number of terms that ``loss`` averages over; by default that of examples.
+        """Return the number of terms that ``loss`` averages; by default the number of examples.
 
-        Used if a batch is computed in parts (``micro_batch_rows``) or by several processes. For a
-        loss over tokens, return the number of tokens that are not padding.
+        It is needed if a batch is computed in parts (``micro_batch_rows``) or by several processes.
+        For a loss over tokens, return the number of tokens that are not padding.
         """
         return float(len(y))
 
@@ -466,8 +467,8 @@ class Workload(ABC):
         """Return the predictions of a baseline for the fold's test examples.
 
         The predictions have the shape of the model's output. If ``keep_outputs`` is False, they may
-        be a row source, which computes them chunk by chunk. By default they are the mean of the
-        train targets or, if a target is a class number, the log share of each class in the train
+        be a row source, which computes them chunk by chunk. By default, the prediction is the mean
+        of the train targets. For class numbers, it is the log share of each class among the train
         targets. With this default, the promotion gate compares candidates with the best of several
         simple rules (``sluice.evaluation.simple_rules``), one of which is this default.
         """
@@ -492,8 +493,12 @@ class Workload(ABC):
         return best_epoch(scores)
 
 
-def _numbers(columns: pd.DataFrame, what: str) -> NDArray[np.float32]:
-    """Return the columns as float32 (N, D); the error for text names the first such value."""
+def _to_float32(columns: pd.DataFrame, what: str) -> NDArray[np.float32]:
+    """Return the columns as float32 (N, D).
+
+    Raises:
+        ContractError: A column contains text. The message names the first text.
+    """
     try:
         return columns.to_numpy(np.float32)
     except (ValueError, TypeError):

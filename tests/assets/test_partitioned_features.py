@@ -190,7 +190,7 @@ def test_feature_across_keys_is_refused(store):
 @pytest.mark.parametrize(
     ("declared", "raw", "message"),
     [
-        (KeyPartitions(column="ticker"), rows_of_assets(), "'ticker' .* and is missing"),
+        (KeyPartitions(column="ticker"), rows_of_assets(), "'ticker' .* but is missing"),
         (
             KeyPartitions(column="asset"),
             rows_of_assets().mask(lambda raw: raw["asset"] == "A"),
@@ -204,12 +204,12 @@ def test_feature_across_keys_is_refused(store):
         (
             PeriodPartitions(period=10, look_back_rows=0),
             rows_of_assets(),
-            "A period of 10 is a number for integers, but the labels of the rows are datetime64",
+            "A period of 10 is a number for integers, but the index labels of the rows are",
         ),
         (
             PeriodPartitions(period="M", look_back_rows=0),
             rows_of_assets().iloc[::-1],
-            "must be sorted by their labels",
+            "must be sorted by their index labels",
         ),
     ],
 )
@@ -237,7 +237,7 @@ def test_changed_labels_or_partition_dependent_columns_are_refused(store):
             frame = super().compute_features(raw)
             return frame.assign(more=1.0) if raw.index[0].year == 2021 else frame
 
-    with pytest.raises(ContractError, match="must keep their labels from the raw rows"):
+    with pytest.raises(ContractError, match="must keep their index labels from the raw rows"):
         compute_all(Renumbered(), daily_rows(), store)
     with pytest.raises(ContractError, match=r"'last' is float64 in .*'2020-01'.* and float32 in"):
         compute_all(Typed(), daily_rows(), store)

@@ -14,7 +14,7 @@ def generate_once(name: str, write: Callable[[Path], object]) -> Path:
     """Return the folder ``SLUICE_HOME/generated/NAME``, and write it if it does not exist.
 
     The folder is renamed to its final name when it is complete. So an interrupted process leaves no
-    folder of that name, and if several processes write it at the same time, the first one is kept.
+    folder of that name. If several processes write it at the same time, the first folder is kept.
 
     Args:
         name: Name that contains every setting which determines the files.

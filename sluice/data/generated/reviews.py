@@ -49,8 +49,8 @@ def generate_reviews(num_reviews: int, *, seed: int) -> pd.DataFrame:
 
     Returns:
         Columns text and label (positive or negative). The label agrees with the text except for a
-        share of ``LABEL_NOISE`` of all reviews, so no model has an error rate below it, or a log
-        loss below ``lowest_log_loss``.
+        share of ``LABEL_NOISE`` of all reviews. So no model has an error rate below ``LABEL_NOISE``
+        or a log loss below ``lowest_log_loss``.
     """
     rng = np.random.default_rng(seed)
     texts, labels = [], []

@@ -35,8 +35,8 @@ VOCABULARY = (
 def generate_sentences(num_sentences: int, *, seed: int) -> Iterator[list[str]]:
     """Yield sentences as lists of words, such as "the dogs near the old house sleep .".
 
-    The verb agrees with the first noun, and up to two phrases of place with other nouns are between
-    them: the previous word does not determine the verb.
+    The verb agrees with the first noun. Up to two phrases of place with other nouns are between
+    subject and verb, so the previous word does not determine the verb.
     """
     rng = np.random.default_rng(seed)
 

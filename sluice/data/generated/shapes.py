@@ -12,15 +12,15 @@ SHAPES = ("circle", "cross", "square", "triangle")
 """Names of the classes, in alphabetical order."""
 
 LABEL_NOISE = 0.04
-"""Share of images whose class is drawn at random instead of being that of the shape."""
+"""Share of images whose label is drawn at random from all classes, independent of the shape."""
 
 
 def write_shapes(folder: Path, num_images: int, *, seed: int, side: int = 32) -> None:
     """Write PNG files of shapes to a new folder with one subfolder per class.
 
-    A shape has a random position, size, rotation and colour on a noisy background. The class of a
-    share of ``LABEL_NOISE`` of all images is drawn again at random, so no model has an error rate
-    below 3/4 of this share.
+    A shape has a random position, size, rotation and colour on a noisy background. The label of a
+    share of ``LABEL_NOISE`` of all images is drawn at random, so no model has an error rate below
+    3/4 of this share.
 
     Args:
         folder: The folder.
@@ -69,5 +69,5 @@ def draw_shape(rng: np.random.Generator, shape: str, *, side: int) -> NDArray[np
     }[shape]
     background, colour = rng.uniform(30, 110, 3), rng.uniform(140, 240, 3)
     pixels = np.where(is_inside[..., None], colour, background)
-    noisy = pixels + rng.normal(0, 20, pixels.shape)
-    return noisy.clip(0, 255).astype(np.uint8)
+    noisy_pixels = pixels + rng.normal(0, 20, pixels.shape)
+    return noisy_pixels.clip(0, 255).astype(np.uint8)

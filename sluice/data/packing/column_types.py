@@ -34,7 +34,7 @@ def parse_columns(declarations: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-def declare(schema: "pa.Schema", declared_types: Mapping[str, str]) -> "pa.Schema":
+def apply_declared_types(schema: "pa.Schema", declared_types: Mapping[str, str]) -> "pa.Schema":
     """Return an inferred schema with the types that the user declared.
 
     A column of type null, which had no values in the records that the schema was inferred from,
@@ -51,7 +51,7 @@ def declare(schema: "pa.Schema", declared_types: Mapping[str, str]) -> "pa.Schem
         raise SettingsError(
             f"The source has no column '{unknown_columns[0]}'."
             f"{suggest_nearest(unknown_columns[0], list(schema.names))}",
-            fix=f"Declare types of its columns: {', '.join(schema.names)}.",
+            fix=f"Declare types of the columns of the source: {', '.join(schema.names)}.",
         )
     return pa.schema(
         [
@@ -87,7 +87,7 @@ def infer_columns(records: Sequence[Mapping[str, Any]], source: str) -> "pa.Sche
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise SourceError(
                 f"The column '{name}' of {source} must have values of one type: {error}.",
-                cause="Some records have a text or a list where others have a number.",
+                cause="Some records have a text or a list where other records have a number.",
                 fix="Convert the values in the source to one type.",
             ) from None
         fields.append((name, kind))
@@ -95,7 +95,7 @@ def infer_columns(records: Sequence[Mapping[str, Any]], source: str) -> "pa.Sche
 
 
 def to_array(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
-    """Return JSON values as an array; it converts only integers to floats and texts to bytes.
+    """Return JSON values as an array; only integers (to floats) and texts (to bytes) are converted.
 
     ``pyarrow.array(values, kind)`` alone would truncate 1.5 to 1, and drop unknown keys of objects.
 

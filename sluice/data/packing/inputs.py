@@ -34,11 +34,11 @@ class SourceFiles:
     """Files that match a path or URL, in the order of their names.
 
     Args:
-        source: Path or URL of a file, or a pattern with ``*`` of several. ``${NAME}`` is replaced
-            by the value of the environment variable.
+        source: Path or URL of a file, or a pattern with ``*`` for several files. ``${NAME}`` is
+            replaced by the value of the environment variable.
         format: Format of the files; None to detect it from their names.
         environ: Environment variables.
-        on_bytes: Receives the size of every part that is read.
+        on_bytes: Receives the number of bytes of every read.
 
     Raises:
         SourceError: There is no such file, or its format is not known.
@@ -66,14 +66,16 @@ class SourceFiles:
         except Exception as error:  # fsspec raises errors of many classes, which repeat the URL
             raise self._unreadable_error(error) from None
         if not self._paths:
-            near = "" if is_pattern else hide_secrets(suggest_name(resolved), source, environ)
+            suggestion = "" if is_pattern else hide_secrets(suggest_name(resolved), source, environ)
             raise SourceError(
-                f"There is no file {source}.{near}",
-                fix="Name a file, or several as a quoted pattern such as 'folder/*.parquet'.",
+                f"There is no file {source}.{suggestion}",
+                fix="Name a file, or several files by a quoted pattern such as 'folder/*.parquet'.",
             )
         self.format = format or _detect_format(self.name(0))
         self.inputs = tuple(
-            InputFile(name=self.name(number), num_bytes=info.get("size"), version=_version(info))
+            InputFile(
+                name=self.name(number), num_bytes=info.get("size"), version=_file_version(info)
+            )
             for number, info in enumerate(infos)
         )
 
@@ -85,7 +87,7 @@ class SourceFiles:
         return hide_secrets(str(self._paths[number]), self._source, self._environ)
 
     def open(self, number: int) -> io.BufferedReader:
-        """Open a file for reading, decompressed; errors while reading are SourceErrors.
+        """Open a file to read its decompressed content; errors while reading are SourceErrors.
 
         Args:
             number: Number of the file.
@@ -98,11 +100,11 @@ class SourceFiles:
         path = self._paths[number]
         try:
             raw = self._filesystem.open(path, "rb")
-            kind = fsspec.utils.infer_compression(path)
-            if kind is None and path.lower().endswith(".zst"):
+            compression = fsspec.utils.infer_compression(path)
+            if compression is None and path.lower().endswith(".zst"):
                 raise KeyError(path)
-            if kind is not None:
-                raw = fsspec.compression.compr[kind](raw, mode="rb")
+            if compression is not None:
+                raw = fsspec.compression.compr[compression](raw, mode="rb")
         except KeyError:
             raise SourceError(
                 f"{self.name(number)} cannot be decompressed.",
@@ -179,7 +181,7 @@ def _detect_format(name: str) -> StreamFormat:
     return detected
 
 
-def _version(info: Mapping[str, Any]) -> str:
+def _file_version(info: Mapping[str, Any]) -> str:
     for key in ("ETag", "etag", "md5Hash", "LastModified", "updated", "mtime"):
         if info.get(key) is not None:
             return str(info[key])
@@ -187,5 +189,5 @@ def _version(info: Mapping[str, Any]) -> str:
 
 
 def source_name(source: str) -> str:
-    """Return the source as it is recorded: a URL as given, a local path as an absolute one."""
+    """Return the source as it is recorded: a URL unchanged, a local path as an absolute path."""
     return source if "://" in source else str(Path(source).absolute())

@@ -34,11 +34,11 @@ _HASH_BYTES = 2**20
 class PackProgress(Record):
     """State of a packing that is running."""
 
-    rows: int = Field(description="Records in finished shards.")
-    shards: int = Field(description="Finished shards.")
-    bytes_read: int = Field(description="Bytes of the source that were read and decompressed.")
+    rows: int = Field(description="Number of records in finished shards.")
+    shards: int = Field(description="Number of finished shards.")
+    bytes_read: int = Field(description="Number of bytes read from the source, decompressed.")
     message: str = Field(
-        description="Message about an event, such as a damaged shard; empty without one."
+        description="Message about an event, such as a damaged shard; empty if there was no event."
     )
 
 
@@ -67,27 +67,29 @@ def pack(
 ) -> PackResult:
     """Write the records of a source to shards with random access.
 
-    Finished shards of an interrupted packing are verified and kept, and the source is read again
-    to skip their records; the result has the same bytes as without the interruption.
+    Finished shards of an interrupted packing are verified and kept. The source is read again, and
+    the records of these shards are skipped. The result has the same bytes as without the
+    interruption.
 
     Args:
-        source: Path or fsspec URL of a file, or a pattern of several.
+        source: Path or fsspec URL of a file, or a pattern for several files.
         folder: Folder of the shards; new, empty, or of an earlier packing of the same source.
         environ: Environment variables, for ``${NAME}`` in ``source``.
         format: Format of the source; by default from its name.
-        columns: Declared types by column; the others are inferred from the first records.
+        columns: Declared types by column; other types are inferred from the first records.
         max_shard_rows: Maximum number of records of a shard.
         max_shard_bytes: Size of the values at which a shard is closed [bytes].
-        on_progress: Receives the progress after every part that is read.
+        on_progress: Receives the progress after every read and every finished shard.
 
     Raises:
         SourceError: The source cannot be read or parsed, or has no record.
         SettingsError: A declared column does not exist.
-        ContractError: The folder contains something else, or is being written.
+        ContractError: The folder contains other files, or another process is packing to it.
         StorageError: The folder cannot be written.
 
     Cost:
-        One pass over the source. Memory for a few megabytes of records, or for the largest record.
+        One pass over the source. The memory holds a few megabytes of records, or the largest
+        record.
     """
     folder = folder.absolute()
     make_shard_folder(folder)
@@ -97,15 +99,15 @@ def pack(
                 f"Another process is packing to {folder}.", fix="Wait until it has finished."
             )
         for pattern in (f".{INDEX_NAME}.*", ".shard-*.partial"):
-            for stale in folder.glob(pattern):
-                stale.unlink()  # a killed process was writing it
+            for stale_file in folder.glob(pattern):
+                stale_file.unlink()  # a killed process was writing this file
         return _Packing(folder, on_progress).run(
             source, environ, format, columns or {}, max_shard_rows, max_shard_bytes
         )
 
 
 def make_shard_folder(folder: Path) -> None:
-    """Create the folder of shards; refuse one that contains something else.
+    """Create the folder of shards; refuse a folder with other files.
 
     Raises:
         ContractError: The path is a file, or a folder with other files.
@@ -133,7 +135,7 @@ class _Packing:
 
     def __init__(self, folder: Path, on_progress: Callable[[PackProgress], None] | None) -> None:
         self._folder, self._on_progress = folder, on_progress
-        self._num_rows = self._num_shards = self._num_bytes = 0
+        self._num_rows = self._num_shards = self._num_bytes_read = 0
 
     def run(
         self,
@@ -182,8 +184,8 @@ class _Packing:
         self, files: SourceFiles, columns: Mapping[str, str], index: ShardIndex
     ) -> ShardIndex:
         schema = self._schema(files, columns, index)
-        names = {field.name: str(field.type) for field in schema}
-        index = index.model_copy(update={"columns": names})
+        type_names = {field.name: str(field.type) for field in schema}
+        index = index.model_copy(update={"columns": type_names})
         self._num_rows, self._num_shards = index.num_rows, len(index.shards)
         new_shards = write_shards(
             read_tables(files, schema, skip=index.num_rows),
@@ -200,7 +202,7 @@ class _Packing:
             self._report()
         if not index.shards:
             raise SourceError(
-                f"{index.source} must have at least one record, and has none.",
+                f"{index.source} must have at least one record, but is empty.",
                 fix="Check the path, or the export that wrote the file.",
             )
         index = index.model_copy(update={"complete": True})
@@ -214,12 +216,12 @@ class _Packing:
 
         if not index.shards:
             return infer_schema(files, columns)
-        first = self._folder / index.shards[0].file
-        with pa.memory_map(str(first)) as file, pa.ipc.open_file(file) as reader:
+        first_path = self._folder / index.shards[0].file
+        with pa.memory_map(str(first_path)) as file, pa.ipc.open_file(file) as reader:
             return reader.schema
 
     def _intact_shards(self, index: ShardIndex) -> tuple[Shard, ...]:
-        """Return the shards before the first one that is missing or damaged."""
+        """Return the shards before the first missing or damaged shard."""
         for number, shard in enumerate(index.shards):
             if not _is_intact(self._folder / shard.file, shard):
                 self._report(
@@ -238,7 +240,7 @@ class _Packing:
         write_atomic(self._folder / INDEX_NAME, index.model_dump_json(indent=1).encode())
 
     def _count_bytes(self, num_bytes: int) -> None:
-        self._num_bytes += num_bytes
+        self._num_bytes_read += num_bytes
         self._report()
 
     def _report(self, message: str = "") -> None:
@@ -247,7 +249,7 @@ class _Packing:
                 PackProgress(
                     rows=self._num_rows,
                     shards=self._num_shards,
-                    bytes_read=self._num_bytes,
+                    bytes_read=self._num_bytes_read,
                     message=message,
                 )
             )
@@ -257,8 +259,8 @@ def _is_intact(path: Path, shard: Shard) -> bool:
     try:
         with open(path, "rb") as file:
             sha = hashlib.sha256()
-            while part := file.read(_HASH_BYTES):
-                sha.update(part)
+            while chunk := file.read(_HASH_BYTES):
+                sha.update(chunk)
             return sha.hexdigest() == shard.sha256
     except OSError:
         return False
@@ -267,9 +269,11 @@ def _is_intact(path: Path, shard: Shard) -> bool:
 def _require_types(earlier_index: ShardIndex, columns: Mapping[str, str], folder: Path) -> None:
     for name, declared in columns.items():
         declared_type = str(arrow_type(declared))
-        kept_type = earlier_index.columns.get(name)
-        if earlier_index.columns and kept_type != declared_type:
-            state = f"the column '{name}' as {kept_type}" if kept_type else f"no column '{name}'"
+        stored_type = earlier_index.columns.get(name)
+        if earlier_index.columns and stored_type != declared_type:
+            state = (
+                f"the column '{name}' as {stored_type}" if stored_type else f"no column '{name}'"
+            )
             raise ContractError(
                 f"{folder} has {state}, but this command declares '{name}' as {declared_type}.",
                 cause="The finished shards are kept, with their columns and types.",
@@ -280,13 +284,14 @@ def _require_types(earlier_index: ShardIndex, columns: Mapping[str, str], folder
 def _require_same_source(
     earlier_index: ShardIndex, current_index: ShardIndex, folder: Path
 ) -> None:
-    for what in ("source", "format", "inputs", "max_shard_rows", "max_shard_bytes"):
-        old, new = getattr(earlier_index, what), getattr(current_index, what)
-        if old != new:
+    for field in ("source", "format", "inputs", "max_shard_rows", "max_shard_bytes"):
+        old_value, new_value = getattr(earlier_index, field), getattr(current_index, field)
+        if old_value != new_value:
             raise ContractError(
                 f"{folder} was packed from other files: a name, size or modification time differs."
-                if what == "inputs"
-                else f"{folder} was packed with {what} = {old}, but this command has {new}.",
+                if field == "inputs"
+                else f"{folder} was packed with {field} = {old_value}, but this command has "
+                f"{new_value}.",
                 cause="The source or an option differs from the packing that is to be continued.",
                 fix="Name another folder, or remove this one.",
             )

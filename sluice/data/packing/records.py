@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sluice.base.errors import SourceError
-from sluice.data.packing.column_types import declare, infer_columns, to_array
+from sluice.data.packing.column_types import apply_declared_types, infer_columns, to_array
 from sluice.data.packing.inputs import SourceFiles
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ _TABLE_RECORDS, _TABLE_BYTES = 1_024, 2**20
 """The collected records become a table at this number of records or this total size [bytes]."""
 
 _MAX_LINE_BYTES = 256 * 2**20
-"""Lines of this length or more are refused [bytes]. A file without line breaks would fill the
-memory."""
+"""A line of at least this length is refused [bytes], because a file without line breaks would fill
+the memory."""
 
 _CSV_BLOCK_BYTES = 4 * 2**20
 """Size of the blocks in which a CSV file is parsed. Types are inferred from the first block."""
@@ -51,11 +51,11 @@ def infer_schema(files: SourceFiles, declared_types: Mapping[str, str]) -> "pa.S
                 schema = _parquet_file(file, files.name(0)).schema_arrow
         case "jsonl":
             sample: list[dict[str, Any]] = []
-            size = 0
+            num_sample_bytes = 0
             for record, num_bytes, _ in _json_records(files):
                 sample.append(record)
-                size += num_bytes
-                if len(sample) >= _SAMPLE_RECORDS or size >= _SAMPLE_BYTES:
+                num_sample_bytes += num_bytes
+                if len(sample) >= _SAMPLE_RECORDS or num_sample_bytes >= _SAMPLE_BYTES:
                     break
             undeclared_values = [
                 {key: value for key, value in record.items() if key not in declared_types}
@@ -72,7 +72,7 @@ def infer_schema(files: SourceFiles, declared_types: Mapping[str, str]) -> "pa.S
                     for name in columns
                 ]
             )
-    return declare(schema, declared_types)
+    return apply_declared_types(schema, declared_types)
 
 
 def read_tables(files: SourceFiles, schema: "pa.Schema", *, skip: int) -> "Iterator[pa.Table]":
@@ -122,7 +122,7 @@ def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterato
     names = set(schema.names)
     records: list[dict[str, Any]] = []
     locations: list[str] = []
-    size = 0
+    num_record_bytes = 0
     for number, (record, num_bytes, location) in enumerate(_json_records(files)):
         if number < skip:
             continue
@@ -137,10 +137,10 @@ def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterato
             )
         records.append(record)
         locations.append(location)
-        size += num_bytes
-        if len(records) >= _TABLE_RECORDS or size >= _TABLE_BYTES:
+        num_record_bytes += num_bytes
+        if len(records) >= _TABLE_RECORDS or num_record_bytes >= _TABLE_BYTES:
             yield _make_table(records, locations, schema)
-            records, locations, size = [], [], 0
+            records, locations, num_record_bytes = [], [], 0
     if records:
         yield _make_table(records, locations, schema)
 
@@ -168,16 +168,16 @@ def _tar_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterator
 
     names: list[str] = []
     contents: list[bytes] = []
-    size = 0
+    num_content_bytes = 0
     for number, (name, content) in enumerate(_tar_members(files, skip)):
         if number < skip:
             continue
         names.append(name.encode("utf-8", "backslashreplace").decode())
         contents.append(content)
-        size += len(content)
-        if len(names) >= _TABLE_RECORDS or size >= _TABLE_BYTES:
+        num_content_bytes += len(content)
+        if len(names) >= _TABLE_RECORDS or num_content_bytes >= _TABLE_BYTES:
             yield pa.table([names, contents], schema=schema)
-            names, contents, size = [], [], 0
+            names, contents, num_content_bytes = [], [], 0
     if names:
         yield pa.table([names, contents], schema=schema)
 
@@ -192,7 +192,7 @@ def _tar_members(files: SourceFiles, skip: int) -> Iterator[tuple[str, bytes]]:
                 tarfile.open(fileobj=file, mode="r|*") as archive,
             ):
                 while (member := archive.next()) is not None:
-                    # A list of all members would grow with the archive.
+                    # tarfile keeps a list of all members, which would grow with the archive.
                     archive.members.clear()  # type: ignore[attr-defined]
                     if member.islnk() or member.issym():
                         raise _link_error(files.name(index), member.name)
@@ -227,7 +227,7 @@ def _csv_reader(file: Any, name: str, schema: "pa.Schema | None") -> Any:
     try:
         return csv.open_csv(
             file,
-            # With one thread, messages have the number of the row.
+            # With one thread, error messages of Arrow contain the number of the row.
             read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(column_types=schema),
@@ -245,16 +245,16 @@ def _parquet_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iter
             parquet = _parquet_file(file, name)
             if parquet.schema_arrow.names != schema.names:
                 raise _columns_error(name, parquet.schema_arrow.names, schema.names)
-            group_sizes = [
+            group_rows = [
                 parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)
             ]
             first_group = 0
-            while first_group < len(group_sizes) and group_sizes[first_group] <= skip:
-                skip -= group_sizes[first_group]
+            while first_group < len(group_rows) and group_rows[first_group] <= skip:
+                skip -= group_rows[first_group]
                 first_group += 1
             try:
                 batches = parquet.iter_batches(
-                    _TABLE_RECORDS, row_groups=list(range(first_group, len(group_sizes)))
+                    _TABLE_RECORDS, row_groups=list(range(first_group, len(group_rows)))
                 )
                 for batch in batches:
                     table = pa.Table.from_batches([batch]).slice(skip)

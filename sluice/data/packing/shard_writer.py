@@ -33,7 +33,7 @@ def write_shards(
     max_rows: int,
     max_bytes: int,
 ) -> Iterator[Shard]:
-    """Write records to shards, and yield each when it is complete on the disk.
+    """Write records to shards, and yield each shard when it is complete on the disk.
 
     A shard ends after ``max_rows`` records, or after the record at which its values reach
     ``max_bytes``. The bytes of a shard do not depend on where the tables end.
@@ -52,19 +52,23 @@ def write_shards(
     number, shard = first, None
     try:
         for table in tables:
-            sizes = _value_bytes(table).cumsum()
+            cumulative_bytes = _record_bytes(table).cumsum()
             num_written = 0
             while num_written < table.num_rows:
                 if shard is None:
                     shard = _ShardFile(folder, number, schema)
-                bytes_before = int(sizes[num_written - 1]) if num_written else 0
-                # Records until one of the limits is reached, with the record that reaches it.
-                count = min(
+                bytes_before = int(cumulative_bytes[num_written - 1]) if num_written else 0
+                # Number of records up to and including the record that reaches one of the limits.
+                num_records = min(
                     table.num_rows - num_written,
                     _BATCH_ROWS - shard.batch_rows,
                     max_rows - shard.num_rows,
                     *(
-                        int(np.searchsorted(sizes[num_written:], bytes_before + remaining_bytes))
+                        int(
+                            np.searchsorted(
+                                cumulative_bytes[num_written:], bytes_before + remaining_bytes
+                            )
+                        )
                         + 1
                         for remaining_bytes in (
                             _BATCH_BYTES - shard.batch_bytes,
@@ -73,10 +77,10 @@ def write_shards(
                     ),
                 )
                 shard.append(
-                    table.slice(num_written, count),
-                    int(sizes[num_written + count - 1]) - bytes_before,
+                    table.slice(num_written, num_records),
+                    int(cumulative_bytes[num_written + num_records - 1]) - bytes_before,
                 )
-                num_written += count
+                num_written += num_records
                 if shard.num_rows >= max_rows or shard.value_bytes >= max_bytes:
                     yield shard.finish()
                     number, shard = number + 1, None
@@ -90,7 +94,7 @@ def write_shards(
 
 
 class _ShardFile:
-    """One shard that is being written, under another name until it is complete."""
+    """Shard file that is being written. Its name is temporary until it is complete."""
 
     def __init__(self, folder: Path, number: int, schema: "pa.Schema") -> None:
         import pyarrow as pa
@@ -116,8 +120,9 @@ class _ShardFile:
     def write_batch(self) -> None:
         import pyarrow as pa
 
-        # Even a single part is copied: Arrow fills the padding after a slice with what follows it,
-        # so that the bytes of the file would depend on where the tables end.
+        # A single part is copied, too. Without the copy, Arrow would fill the padding after a slice
+        # with the values that follow the slice. The bytes of the file would then depend on where
+        # the tables end.
         columns = pa.concat_tables(self._parts).columns
         copies = [pa.concat_arrays([*c.chunks, c.chunks[0].slice(0, 0)]) for c in columns]
         try:
@@ -149,7 +154,7 @@ class _ShardFile:
 
 
 class _HashedFile(io.RawIOBase):
-    """File that computes the SHA-256 of what is written."""
+    """File that computes the SHA-256 of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._sha = file, hashlib.sha256()
@@ -184,12 +189,12 @@ class _HashedFile(io.RawIOBase):
         return self._sha.hexdigest()
 
 
-def _value_bytes(table: "pa.Table") -> NDArray[np.int64]:
+def _record_bytes(table: "pa.Table") -> NDArray[np.int64]:
     """Return the size of the values of every record [bytes]."""
-    total = np.zeros(table.num_rows, np.int64)
+    record_bytes = np.zeros(table.num_rows, np.int64)
     for column in table.columns:
-        total += _column_bytes(column)
-    return total
+        record_bytes += _column_bytes(column)
+    return record_bytes
 
 
 def _column_bytes(column: "pa.ChunkedArray") -> Any:
@@ -206,11 +211,13 @@ def _column_bytes(column: "pa.ChunkedArray") -> Any:
     ):
         return pc.fill_null(pc.binary_length(column), 0).to_numpy()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pc.fill_null(pc.list_value_length(column), 0).to_numpy() * _width(kind.value_type)
-    return _width(kind)
+        return pc.fill_null(pc.list_value_length(column), 0).to_numpy() * _bytes_per_value(
+            kind.value_type
+        )
+    return _bytes_per_value(kind)
 
 
-def _width(kind: "pa.DataType") -> int:
+def _bytes_per_value(kind: "pa.DataType") -> int:
     try:
         return max(1, int(kind.bit_width) // 8)
     except ValueError:  # a type without a fixed width

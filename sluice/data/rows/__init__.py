@@ -1,7 +1,7 @@
 """Rows that a network reads batch by batch, instead of one tensor in memory.
 
-``protocol`` defines what a row source is, ``order`` in which order its rows are read; every other
-module is one source or a part of it. The names below are imported when they are first used.
+``protocol`` defines what a row source is, and ``order`` the order in which its rows are read. The
+other modules contain row sources and their helpers. The classes are imported when first used.
 """
 
 import importlib

@@ -15,8 +15,9 @@ _CHUNK_ROWS = 256
 def content_digests(source: RowSource | Tensor) -> list[str]:
     """Return a digest of every row, to be stored in a column of the raw rows.
 
-    The digest of a pipeline's data is computed from its raw rows. With this column, it also changes
-    if a file changes but keeps its name, so that no finished training is reused for other content.
+    The data version of a pipeline is a digest of its raw rows. With this column, the data version
+    also changes if a file changes but keeps its name. So no finished training is reused for other
+    content.
 
     Args:
         source: Rows. The bits of a row must not depend on the other rows that are read with it, so
@@ -29,16 +30,16 @@ def content_digests(source: RowSource | Tensor) -> list[str]:
 
 
 def iter_chunks(source: RowSource | Tensor) -> Iterator[ModelInput]:
-    """Yield all rows in order, 256 at once."""
+    """Yield all rows in order, in chunks of 256."""
     for start in range(0, len(source), _CHUNK_ROWS):
         yield gather(source, torch.arange(start, min(start + _CHUNK_ROWS, len(source))))
 
 
 def row_digests(rows: ModelInput) -> list[str]:
     """Return a digest of the content of each row."""
-    parts = [part.contiguous().numpy() for part in input_parts(rows)]
+    arrays = [part.contiguous().numpy() for part in input_parts(rows)]
     digests = []
-    for row in zip(*parts, strict=True):
+    for row in zip(*arrays, strict=True):
         hasher = hashlib.sha256()
         for values in row:
             hasher.update(values.tobytes())

@@ -26,8 +26,8 @@ class DatasetRows:
 
     Args:
         dataset: The data set. It is pickled with the source, so its class must be importable.
-        field: Part of every item that is returned; by default the whole item, which must not be a
-            tuple then. ``DatasetRows.pair`` returns inputs and targets.
+        field: Part of every item that is returned. By default the whole item is returned, which
+            must not be a tuple. ``DatasetRows.pair`` returns inputs and targets.
 
     Raises:
         ContractError: The data set is a stream or empty, or its first item cannot be a tensor or
@@ -39,19 +39,19 @@ class DatasetRows:
         self._reference = self._read([0])[0]
         self._items.forget()
         repeated = self._read([0])[0]
-        if not _equal(self._reference, repeated):
+        if not _are_equal(self._reference, repeated):
             raise ContractError(
-                "An item of a data set must be the same whenever it is read, and item 0 differs.",
+                "An item of a data set must be the same whenever it is read, but item 0 differs.",
                 cause="The data set applies a random augmentation.",
-                fix="Remove it from the data set, and write it as augment() of the workload, where "
-                "the random numbers are derived from seed, epoch and row.",
+                fix="Remove the augmentation from the data set, and write it as augment() of the "
+                "workload, where random numbers are derived from seed, epoch and row.",
             )
 
     @classmethod
     def pair(cls, dataset: Any, *, target: int | str) -> "tuple[DatasetRows, DatasetRows]":
-        """Return inputs and targets of a data set as two sources that share the last batch read.
+        """Return inputs and targets of a data set as two sources.
 
-        Each item of a batch is therefore read once for both.
+        Both share the last batch that was read, so each item of a batch is read only once.
 
         Args:
             dataset: The data set; its items are pairs, or dicts.
@@ -63,15 +63,15 @@ class DatasetRows:
                 item cannot be a tensor or differs when it is read again.
         """
         items = _Items(dataset)
-        first = items.read([0])[0]
-        if isinstance(first, Mapping) and target in first and len(first) > 1:
-            field: Field = tuple(str(key) for key in first if key != target)
-        elif isinstance(first, tuple | list) and len(first) == 2 and target in (0, 1):
+        first_item = items.read([0])[0]
+        if isinstance(first_item, Mapping) and target in first_item and len(first_item) > 1:
+            field: Field = tuple(str(key) for key in first_item if key != target)
+        elif isinstance(first_item, tuple | list) and len(first_item) == 2 and target in (0, 1):
             field = 1 - int(target)
         else:
             raise ContractError(
                 "Items must be pairs, or dicts with the key of the target and another key, got "
-                f"target={target!r} and the item {_describe_item(first)}.",
+                f"target={target!r} and the item {_describe_item(first_item)}.",
                 fix="Name the position 0 or 1 of the target, or its key; or build both sources "
                 "with field=....",
             )
@@ -88,8 +88,10 @@ class DatasetRows:
         if isinstance(self._reference, Tensor):
             return _stack_items(items, self._reference, positions)
         for row, item in zip(positions, items, strict=True):
-            if isinstance(item, Tensor) or _form(item) != _form(self._reference):
-                raise _form_error(item, self._reference, row)
+            if isinstance(item, Tensor) or _shapes_and_dtypes(item) != _shapes_and_dtypes(
+                self._reference
+            ):
+                raise _mismatch_error(item, self._reference, row)
         return {
             name: _stack([item[name] for item in items], part)
             for name, part in self._reference.items()
@@ -98,7 +100,7 @@ class DatasetRows:
     def _read(self, rows: Sequence[int]) -> list[Any]:
         items = self._items.read(rows)
         field = self._field
-        # Fast path for the usual items, tuples of tensors: without a function call per item.
+        # For tuples of tensors, the usual items, this avoids a function call per item.
         if isinstance(field, int) and {type(item) for item in items} == {tuple}:
             parts = [item[field] for item in items if len(item) > field]
             if len(parts) == len(items) and {type(part) for part in parts} == {Tensor}:
@@ -115,7 +117,7 @@ class _Items:
             dataset, torch.utils.data.IterableDataset
         ):
             raise ContractError(
-                f"A data set needs __len__ and __getitem__, and {type(dataset).__name__} is a "
+                f"A data set needs __len__ and __getitem__, but {type(dataset).__name__} is a "
                 "stream.",
                 cause="The rows of a stream cannot be read in another order, nor from the middle "
                 "of an epoch.",
@@ -125,8 +127,8 @@ class _Items:
         self.num_rows = len(dataset)
         if not self.num_rows:
             raise ContractError(
-                f"A data set must have at least one item, and {type(dataset).__name__} has none.",
-                fix="Check its path and its split.",
+                f"A data set must have at least one item, but {type(dataset).__name__} is empty.",
+                fix="Check the path and the split of the data set.",
             )
         self._last_batch: tuple[list[int], list[Any]] | None = None
 
@@ -146,7 +148,7 @@ class _Items:
         last_batch, positions = self._last_batch, list(rows)
         if len(self.dataset) != self.num_rows:
             raise ContractError(
-                f"The length of a data set must not change, and {type(self.dataset).__name__} had "
+                f"The length of a data set must not change, but {type(self.dataset).__name__} had "
                 f"{self.num_rows} items and now has {len(self.dataset)}.",
                 cause="Files were added or removed while it was in use.",
                 fix="Copy the data to a folder that does not change, or list its files once.",
@@ -171,24 +173,24 @@ class _Items:
 def _select_part(item: Any, field: Field | None, row: int) -> ModelInput:
     """Return the chosen part of an item as a tensor, or as tensors by name."""
     if isinstance(field, tuple):
-        return {name: _as_tensor(_part(item, name, row), row, f" '{name}'") for name in field}
-    part = item if field is None else _part(item, field, row)
+        return {name: _as_tensor(_get_part(item, name, row), row, f" '{name}'") for name in field}
+    part = item if field is None else _get_part(item, field, row)
     if not isinstance(part, Mapping):
         return _as_tensor(part, row, "")
     return {str(name): _as_tensor(value, row, f" '{name}'") for name, value in part.items()}
 
 
-def _part(item: Any, field: int | str, row: int) -> Any:
+def _get_part(item: Any, field: int | str, row: int) -> Any:
     try:
         return item[field]
     except (KeyError, IndexError, TypeError):
-        near = (
+        hint = (
             suggest_nearest(str(field), [str(key) for key in item])
             if isinstance(item, Mapping)
             else ""
         )
         raise ContractError(
-            f"Item {row} has no part {field!r}; it is {_describe_item(item)}.{near}",
+            f"Item {row} has no part {field!r}; it is {_describe_item(item)}.{hint}",
             fix="Name a key of the dict or a position of the tuple.",
         ) from None
 
@@ -210,12 +212,13 @@ def _as_tensor(value: Any, row: int, name: str) -> Tensor:
         cause="The value cannot be converted to a tensor."
         if not isinstance(value, tuple)
         else "The item is a tuple, such as a pair of input and target.",
-        fix="Choose a part with field=..., get both with DatasetRows.pair(dataset, target=...), or "
-        "let the data set return tensors (of Hugging Face: dataset.with_format('torch')).",
+        fix="Choose a part with field=..., get inputs and targets with DatasetRows.pair(dataset, "
+        "target=...), or let the data set return tensors (Hugging Face: "
+        "dataset.with_format('torch')).",
     )
 
 
-def _form_error(item: ModelInput, reference: ModelInput, row: int) -> ContractError:
+def _mismatch_error(item: ModelInput, reference: ModelInput, row: int) -> ContractError:
     return ContractError(
         f"All items must be like item 0, {describe_input(reference)}, but item {row} is "
         f"{describe_input(item)}.",
@@ -225,11 +228,11 @@ def _form_error(item: ModelInput, reference: ModelInput, row: int) -> ContractEr
     )
 
 
-def _form(item: Mapping[str, Tensor]) -> dict[str, object]:
+def _shapes_and_dtypes(item: Mapping[str, Tensor]) -> dict[str, object]:
     return {name: (part.shape, part.dtype) for name, part in item.items()}
 
 
-def _equal(first: ModelInput, second: ModelInput) -> bool:
+def _are_equal(first: ModelInput, second: ModelInput) -> bool:
     if isinstance(first, Tensor) or isinstance(second, Tensor):
         return (
             isinstance(first, Tensor)
@@ -237,11 +240,11 @@ def _equal(first: ModelInput, second: ModelInput) -> bool:
             and first.shape == second.shape
             and bool(torch.allclose(first.double(), second.double(), 0, 0, equal_nan=True))
         )
-    return first.keys() == second.keys() and all(_equal(first[k], second[k]) for k in first)
+    return first.keys() == second.keys() and all(_are_equal(first[k], second[k]) for k in first)
 
 
 def _stack_items(items: Sequence[Any], reference: Tensor, rows: Sequence[int]) -> Tensor:
-    """Return the items as one tensor; raise an error with the row of an item of another form."""
+    """Return the items as one tensor; raise an error that names the first item that differs."""
     shape, dtype = reference.shape, reference.dtype
     try:
         # torch.stack itself fails for other shapes. Comparing every shape took half of the time.
@@ -252,7 +255,7 @@ def _stack_items(items: Sequence[Any], reference: Tensor, rows: Sequence[int]) -
         pass
     for row, item in zip(rows, items, strict=True):
         if not isinstance(item, Tensor) or item.shape != shape or item.dtype != dtype:
-            raise _form_error(item, reference, row)
+            raise _mismatch_error(item, reference, row)
     return _stack(items, reference)  # raises its own error, such as for several devices
 
 

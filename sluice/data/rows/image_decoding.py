@@ -1,4 +1,4 @@
-"""Decodes images to arrays of one size; the only module that uses Pillow."""
+"""Decodes images to arrays of one size, with Pillow."""
 
 import io
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ class ImageDecodingError(SourceError):
 class ImageDecoder:
     """Decodes images to arrays of uint8 (C, H, W).
 
-    An alpha channel is dropped, only the first frame of an animation is read, and the orientation
-    that a camera has stored in a JPEG file is applied.
+    An alpha channel is dropped. Only the first frame of an animation is read. The orientation that
+    a camera has stored in a JPEG file is applied.
     """
 
     mode: ImageMode
@@ -55,7 +55,7 @@ class ImageDecoder:
         Args:
             content: Path of the file, or its bytes.
             name: Name of the image for messages.
-            formats: Pillow's names of the accepted file formats; None accepts all.
+            formats: Pillow's names of the accepted file formats; None accepts all formats.
 
         Raises:
             ImageDecodingError: The file is not a complete image.
@@ -74,12 +74,12 @@ class ImageDecoder:
                 if image.format in ("JPEG", "MPO"):
                     ImageOps.exif_transpose(image, in_place=True)
                 converted = image if image.mode == self.mode else image.convert(self.mode)
-                pixels = np.asarray(self._resized(converted))
+                pixels = np.asarray(self._resize_image(converted))
         except FileNotFoundError:
             raise SourceError(
                 f"There is no image {name}.",
                 cause="The file was removed or renamed after the images were listed.",
-                fix="Put it back, or list the images again with image_folder_table.",
+                fix="Restore the file, or list the images again with image_folder_table.",
             ) from None
         except ContractError:
             raise
@@ -88,13 +88,13 @@ class ImageDecoder:
                 f"{name} cannot be decoded as an image: {error}.",
                 cause="The file is incomplete, or is not an image.",
                 fix="Replace the file, or list the images with image_folder_table(folder, "
-                "skip_broken=True), which counts what it skips.",
+                "skip_broken=True), which skips and counts broken images.",
             ) from None
         if pixels.ndim == 2:
             return pixels[None]
         return pixels.transpose(2, 0, 1)
 
-    def _resized(self, image: "Image.Image") -> "Image.Image":
+    def _resize_image(self, image: "Image.Image") -> "Image.Image":
         from PIL import Image, ImageOps
 
         if self.size is None or (image.height, image.width) == self.size:

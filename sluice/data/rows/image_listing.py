@@ -21,7 +21,7 @@ IMAGE_SUFFIXES = (
 )
 """Endings of file names that count as images, in lower case."""
 
-_PART_FILES = 256
+_CHUNK_FILES = 256
 """Number of images that a thread verifies between two reports of progress."""
 
 
@@ -47,8 +47,8 @@ def image_folder_table(
 
     Args:
         folder: Folder with a subfolder for every class, which may have subfolders itself.
-        sizes: Adds the columns height and width [pixels], read from the header of every file.
-        skip_broken: Decodes every image, and omits those that cannot be decoded. Their number is
+        sizes: Whether to add the columns height and width [pixels], from the headers of the files.
+        skip_broken: Whether to decode every image, and to omit broken images. Their number is
             ``frame.attrs["num_broken"]`` and is reported by a warning.
         on_progress: Receives the numbers of decoded images and of all images, if ``skip_broken``.
 
@@ -69,20 +69,20 @@ def image_folder_table(
     paths = sorted(_find_images(folder))
     if not paths:
         raise SourceError(
-            f"{folder} must contain images, and contains none.",
+            f"{folder} must contain images, but contains none.",
             cause=f"Files count as images if their name ends in {', '.join(IMAGE_SUFFIXES)}.",
             fix="Name the folder above the folders of the classes.",
         )
     labels = [path.partition("/")[0] if "/" in path else "" for path in paths]
     if "" in labels and any(labels):
         raise ContractError(
-            f"{folder} must have its images in the folders of their classes, and has "
+            f"{folder} must have its images in the folders of their classes, but has "
             f"{paths[labels.index('')]} beside these folders.",
             fix="Move the image to the folder of its class, or out of this folder.",
         )
     frame = pd.DataFrame({"path": paths, "label": labels})
     if skip_broken:
-        frame = _without_broken(frame, folder, on_progress)
+        frame = _omit_broken(frame, folder, on_progress)
     if sizes:
         dimensions = [image_size(folder / path, str(folder / path)) for path in frame["path"]]
         frame["height"] = [height for height, _ in dimensions]
@@ -97,7 +97,7 @@ def verify_images(
     workers: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> tuple[BrokenImage, ...]:
-    """Decode every image, and return those that cannot be decoded, in the order of ``paths``.
+    """Return the images that cannot be decoded, in the order of ``paths``.
 
     Args:
         folder: Folder that the paths are relative to.
@@ -108,27 +108,27 @@ def verify_images(
     decoder = ImageDecoder(mode="RGB", size=None, resize="crop")
 
     def find_broken(part: Sequence[str]) -> list[BrokenImage]:
-        unreadable = []
+        broken = []
         for path in part:
             try:
                 decoder.decode(os.path.join(folder, path), path)
             except (SourceError, ContractError) as error:
-                unreadable.append(BrokenImage(path, error.what))
-        return unreadable
+                broken.append(BrokenImage(path, error.what))
+        return broken
 
-    parts = [paths[n : n + _PART_FILES] for n in range(0, len(paths), _PART_FILES)]
-    problems, num_done = [], 0
+    parts = [paths[n : n + _CHUNK_FILES] for n in range(0, len(paths), _CHUNK_FILES)]
+    broken_images, num_done = [], 0
     # Threads suffice: Pillow decodes without holding the interpreter's lock.
     with ThreadPoolExecutor(workers or count_cores()) as pool:
-        for part, broken_images in zip(parts, pool.map(find_broken, parts), strict=True):
-            problems += broken_images
+        for part, broken in zip(parts, pool.map(find_broken, parts), strict=True):
+            broken_images += broken
             num_done += len(part)
             if on_progress is not None:
                 on_progress(num_done, len(paths))
-    return tuple(problems)
+    return tuple(broken_images)
 
 
-def _without_broken(
+def _omit_broken(
     frame: "pd.DataFrame", folder: Path, on_progress: Callable[[int, int], None] | None
 ) -> "pd.DataFrame":
     broken_images = verify_images(folder, frame["path"].tolist(), on_progress=on_progress)

@@ -26,8 +26,8 @@ class ImageFolderRows:
         size: Height and width of all images [pixels]; a number for a square. By default the size
             of the first image; then an image of another size is an error.
         mode: RGB for three channels, L for grey values.
-        resize: How another size becomes ``size``; see ``ImageResize``.
-        as_float: Returns float32 from 0 to 1 instead of uint8 from 0 to 255.
+        resize: How images of other sizes are resized to ``size``; see ``ImageResize``.
+        as_float: Whether to return float32 from 0 to 1 instead of uint8 from 0 to 255.
 
     Raises:
         ContractError: There is no image, or a setting is invalid.
@@ -62,7 +62,7 @@ class ImageFolderRows:
         pixels = _empty_batch(self._decoder, len(positions), self._size)
         for number, row in enumerate(positions):
             pixels[number] = _require_size(self._decode(row), self._size, self._paths[row])
-        return _tensor(pixels, as_float=self._as_float)
+        return _to_tensor(pixels, as_float=self._as_float)
 
     def _decode(self, row: int | np.int64) -> NDArray[np.uint8]:
         path = os.path.join(self._folder, self._paths[row])
@@ -78,8 +78,8 @@ class ImageShardRows:
         size: Height and width of all images [pixels]; a number for a square. By default the size
             of the first image; then an image of another size is an error.
         mode: RGB for three channels, L for grey values.
-        resize: How another size becomes ``size``; see ``ImageResize``.
-        as_float: Returns float32 from 0 to 1 instead of uint8 from 0 to 255.
+        resize: How images of other sizes are resized to ``size``; see ``ImageResize``.
+        as_float: Whether to return float32 from 0 to 1 instead of uint8 from 0 to 255.
 
     Raises:
         ContractError: There is no such column, or a setting is invalid.
@@ -115,7 +115,7 @@ class ImageShardRows:
         pixels = _empty_batch(self._decoder, len(positions), self._size)
         for number, image in enumerate(self._decode(positions)):
             pixels[number] = _require_size(image, self._size, f"record {positions[number]}")
-        return _tensor(pixels, as_float=self._as_float)
+        return _to_tensor(pixels, as_float=self._as_float)
 
     def _decode(self, rows: Sequence[int] | NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         records = self._shards.records(rows, [self._column])
@@ -129,13 +129,14 @@ def _make_decoder(
     size: int | tuple[int, int] | None, mode: ImageMode, resize: ImageResize
 ) -> ImageDecoder:
     pair = (size, size) if isinstance(size, int) else size
-    for name, value, allowed in (
+    for name, value, accepted_values in (
         ("mode", mode, ("RGB", "L")),
         ("resize", resize, ("crop", "stretch")),
     ):
-        if value not in allowed:
+        if value not in accepted_values:
             raise ContractError(
-                f"'{name}' must be {' or '.join(allowed)}, got {value!r}.", fix="Correct it."
+                f"'{name}' must be {' or '.join(accepted_values)}, got {value!r}.",
+                fix="Correct it.",
             )
     if pair is not None and not (len(pair) == 2 and min(pair) > 0):
         raise ContractError(
@@ -157,11 +158,11 @@ def _require_size(pixels: NDArray[np.uint8], size: tuple[int, ...], name: str) -
     raise ContractError(
         f"{name} must have {size[0]} x {size[1]} pixels (height x width) like the first image, got "
         f"{pixels.shape[1]} x {pixels.shape[2]}.",
-        cause="The images of a batch become one tensor, so that they need one size.",
-        fix="Pass size=(height, width), and every image is resized to it.",
+        cause="The images of a batch become one tensor, so they must have the same size.",
+        fix="Pass size=(height, width), so that every image is resized to this size.",
     )
 
 
-def _tensor(pixels: NDArray[np.uint8], *, as_float: bool) -> Tensor:
+def _to_tensor(pixels: NDArray[np.uint8], *, as_float: bool) -> Tensor:
     tensor = torch.from_numpy(pixels)
     return tensor.float().div_(255) if as_float else tensor

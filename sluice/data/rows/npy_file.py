@@ -12,7 +12,7 @@ from sluice.base.errors import SourceError
 _HEADER_BYTES = 128
 """Size of the header, which has room for a shape that is known only at the end."""
 _open_arrays: WeakValueDictionary[tuple[Any, ...], NDArray[Any]] = WeakValueDictionary()
-"""Mapped arrays that this process uses, by path, dtype and state of the file.
+"""Mapped arrays that this process uses, by path, dtype, inode, size and modification time.
 
 Sources of the same file, such as those of train and test rows, share one mapping. Each further
 mapping of a file would count in full in the resident memory of the process.
@@ -56,8 +56,8 @@ class MappedArray:
     drop them from memory at any time, so the file may be larger than the memory.
 
     Args:
-        path: ``.npy`` file; with ``dtype`` a file of numbers without a header.
-        dtype: Type of the numbers of a file without a header.
+        path: ``.npy`` file, or a file of numbers without a header.
+        dtype: Type of the numbers of a file without a header; None for a ``.npy`` file.
 
     Raises:
         SourceError: The file is missing, empty, or not an array.
@@ -65,7 +65,7 @@ class MappedArray:
 
     def __init__(self, path: Path, *, dtype: DTypeLike | None = None) -> None:
         self.path, self._dtype = path.absolute(), None if dtype is None else np.dtype(dtype)
-        self._array: NDArray[Any] | None = _map(self.path, self._dtype)
+        self._array: NDArray[Any] | None = _map_file(self.path, self._dtype)
         self.shape, self.dtype = self._array.shape, self._array.dtype
 
     def __len__(self) -> int:
@@ -79,10 +79,10 @@ class MappedArray:
             SourceError: The file disappeared, or has another shape or dtype than before pickling.
         """
         if self._array is None:
-            array = _map(self.path, self._dtype)
+            array = _map_file(self.path, self._dtype)
             if (array.shape, array.dtype) != (self.shape, self.dtype):
                 raise SourceError(
-                    f"{self.path} must contain {self.dtype} {self.shape}, and contains "
+                    f"{self.path} must contain {self.dtype} {self.shape}, but contains "
                     f"{array.dtype} {array.shape}.",
                     cause="The file was replaced while a process was using it.",
                     fix="Write new data to a new file, and start again.",
@@ -94,29 +94,30 @@ class MappedArray:
         return self.__dict__ | {"_array": None}
 
 
-def _map(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+def _map_file(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
     try:
         status = path.stat()
         key = path, dtype, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
         array = _open_arrays.get(key)
         if array is None:
-            array = _open_arrays[key] = _open(path, dtype)
+            array = _open_arrays[key] = _open_array(path, dtype)
     except FileNotFoundError:
         raise SourceError(
             f"There is no file {path}.",
-            cause="It was never written, or was removed while it was in use.",
+            cause="The file was never written, or was removed while it was in use.",
             fix="Correct the path, or write the file again.",
         ) from None
     except (OSError, ValueError, EOFError) as error:
         raise SourceError(
             f"{path} cannot be memory-mapped as an array: {error}.",
             cause="The file is empty, incomplete or has another format.",
-            fix="Write it again with numpy.save; for numbers without a header give their dtype.",
+            fix="Write the file again with numpy.save, or pass the dtype of numbers without a "
+            "header.",
         ) from None
     return array
 
 
-def _open(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+def _open_array(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
     if dtype is not None:
         # A plain array: slicing a numpy.memmap takes three times as long (measured).
         return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
@@ -124,5 +125,6 @@ def _open(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
     if isinstance(array, np.ndarray):
         return np.asarray(array)
     raise SourceError(
-        f"{path} must be one array, got {type(array).__name__}.", fix="Save it with numpy.save."
+        f"{path} must be one array, got {type(array).__name__}.",
+        fix="Save the array with numpy.save.",
     )

@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 MAX_SHUFFLED_ROWS = 2**24
-"""Largest number of rows whose order is a table (128 MiB). It affects the order, so it is not a
-setting."""
+"""Maximum number of rows whose order is a table (128 MiB). This number affects the order, so it is
+not a setting."""
 
 _NUM_ROUNDS = 6
-"""Number of rounds of the permutation. Three already make neighbouring positions unrelated; the
-others are a safety margin."""
+"""Number of rounds of the permutation. Three rounds already make neighbouring positions unrelated;
+the other rounds are a safety margin."""
 
 _CHUNK_ROWS = 2**15
-"""Positions computed at once, so that intermediate values stay in the processor's cache."""
+"""Number of positions that are computed at once. The intermediate values fit into the processor's
+cache."""
 
-_Words = NDArray[np.uint64]
+_UInt64Array = NDArray[np.uint64]
 
 
 class RowOrder(Protocol):
@@ -60,10 +61,10 @@ class FeistelOrder:
     """Pseudo-random permutation of ``range(num_rows)`` without an index array.
 
     A position is written as two digits, left and right, which have ``a`` and ``b`` possible values.
-    Both numbers are near sqrt(num_rows). Each round adds a hash of one digit to the other one. This
-    is invertible, so all rounds together are a permutation of ``range(a * b)``. A result outside of
-    ``range(num_rows)`` is permuted again until it is inside. At most a share of 1 / sqrt(num_rows)
-    of all results is outside.
+    Both ``a`` and ``b`` are near sqrt(num_rows). Each round adds a hash of one digit to the other
+    digit, modulo ``a`` or ``b``. A round is invertible, so all rounds together are a permutation of
+    ``range(a * b)``. A result outside of ``range(num_rows)`` is permuted again until it is inside.
+    At most a share of 1 / sqrt(num_rows) of all results is outside.
 
     Args:
         num_rows: Number of rows, from 1 to 2^62.
@@ -89,44 +90,46 @@ class FeistelOrder:
     def part(self, start: int, stop: int) -> Tensor:
         """Return the rows at the positions ``start`` to ``stop``."""
         rows = np.arange(start, min(stop, self._num_rows), dtype=np.uint64)
-        for first in range(0, len(rows), _CHUNK_ROWS):
-            chunk = rows[first : first + _CHUNK_ROWS]
+        for chunk_start in range(0, len(rows), _CHUNK_ROWS):
+            chunk = rows[chunk_start : chunk_start + _CHUNK_ROWS]
             chunk[:] = self._permute(chunk)
-            outside = np.flatnonzero(chunk >= self._num_rows)
-            while outside.size:
-                chunk[outside] = self._permute(chunk[outside])
-                outside = outside[chunk[outside] >= self._num_rows]
+            outside_positions = np.flatnonzero(chunk >= self._num_rows)
+            while outside_positions.size:
+                chunk[outside_positions] = self._permute(chunk[outside_positions])
+                outside_positions = outside_positions[chunk[outside_positions] >= self._num_rows]
         return torch.from_numpy(rows.astype(np.int64, copy=False))
 
-    def _permute(self, positions: _Words) -> _Words:
+    def _permute(self, positions: _UInt64Array) -> _UInt64Array:
         sizes = np.uint64(self._left_size), np.uint64(self._right_size)
         right, left = np.divmod(positions, sizes[0])
-        hashed, spare = np.empty_like(left), np.empty_like(left)
-        for number, key in enumerate(self._keys):
-            # Even rounds change the left digit, odd rounds the right one.
-            changed_digit, other_digit = (left, right) if number % 2 == 0 else (right, left)
-            size = sizes[number % 2]
-            _hash_below(other_digit, key, size, hashed, spare)
+        hashed, scratch = np.empty_like(left), np.empty_like(left)
+        for round_number, round_key in enumerate(self._keys):
+            # Even rounds change the left digit, odd rounds the right digit.
+            changed_digit, other_digit = (left, right) if round_number % 2 == 0 else (right, left)
+            size = sizes[round_number % 2]
+            _hash_below(other_digit, round_key, size, hashed, scratch)
             changed_digit += hashed
             # Modulo ``size``: a difference below 0 wraps to a number near 2^64.
-            np.subtract(changed_digit, size, out=spare)
-            np.minimum(changed_digit, spare, out=changed_digit)
+            np.subtract(changed_digit, size, out=scratch)
+            np.minimum(changed_digit, scratch, out=changed_digit)
         right *= sizes[0]
         right += left
         return right
 
 
-def _hash_below(digit: _Words, key: np.uint64, size: np.uint64, out: _Words, spare: _Words) -> None:
-    """Write a hash in ``range(size)`` of every digit to ``out``; ``spare`` is overwritten.
+def _hash_below(
+    digit: _UInt64Array, key: np.uint64, size: np.uint64, out: _UInt64Array, scratch: _UInt64Array
+) -> None:
+    """Write a hash in ``range(size)`` of every digit to ``out``; ``scratch`` is overwritten.
 
     Digits and sizes have at most 32 bits. The multiplications wrap modulo 2^64.
     """
     np.bitwise_xor(digit, key, out=out)
     out *= _MULTIPLIER_1
-    np.right_shift(out, _SHIFT, out=spare)
-    out ^= spare
+    np.right_shift(out, _SHIFT, out=scratch)
+    out ^= scratch
     out *= _MULTIPLIER_2
-    out >>= _SHIFT  # the upper 32 bits, which every bit of the digit has changed
+    out >>= _SHIFT  # the upper 32 bits, which depend on every bit of the digit
     out *= size
     out >>= _SHIFT
 

@@ -19,7 +19,7 @@ def check_positions(rows: Tensor, num_rows: int) -> NDArray[np.int64]:
         num_rows: Length of the source.
 
     Raises:
-        ContractError: The positions are not int64 (B,), or one is outside of the source.
+        ContractError: The positions are not int64 (B,), or a position is outside of the source.
     """
     if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.ndim != 1:
         received = (
@@ -34,9 +34,9 @@ def check_positions(rows: Tensor, num_rows: int) -> NDArray[np.int64]:
         )
     positions: NDArray[np.int64] = rows.cpu().numpy()
     if positions.size and not 0 <= positions.min() <= positions.max() < num_rows:
-        outside = positions[(positions < 0) | (positions >= num_rows)]
+        invalid_positions = positions[(positions < 0) | (positions >= num_rows)]
         raise ContractError(
-            f"Positions must be from 0 to {num_rows - 1}, got {outside[0]}.",
+            f"Positions must be from 0 to {num_rows - 1}, got {invalid_positions[0]}.",
             cause="The positions belong to a source with another number of rows.",
             fix="Use the source for which the positions were computed, or create the source with "
             "one entry for each row of the table that the positions refer to.",

@@ -47,7 +47,7 @@ class DictRows:
     Args:
         tensors: Tensors (N, ...) by the names of the parameters of ``forward()``.
         lengths: Length of each example before padding, int64 (N,), such as its number of tokens;
-            None if examples have none.
+            None if examples have no length.
 
     Raises:
         ContractError: There is no tensor, or the lengths differ.
@@ -121,7 +121,8 @@ def gather_targets(source: RowSource | Tensor, rows: Tensor) -> Tensor:
 def spread_rows(num_rows: int, max_rows: int) -> Tensor:
     """Return at most ``max_rows`` evenly spaced positions of ``num_rows``, int64.
 
-    Neighbouring rows of a time series are nearly equal; evenly spaced rows cover the whole period.
+    Neighbouring rows of a time series are nearly equal, but evenly spaced rows cover the whole
+    period.
     """
     if num_rows <= max_rows:
         return torch.arange(num_rows)
@@ -129,7 +130,7 @@ def spread_rows(num_rows: int, max_rows: int) -> Tensor:
 
 
 def read_all_rows(source: RowSource | Tensor) -> ModelInput:
-    """Return the input of every example; for samples that fit into memory."""
+    """Return the input of every example; for sources that fit into memory."""
     if isinstance(source, Tensor):
         return source
     if isinstance(source, DictRows):
@@ -156,9 +157,9 @@ LengthsOf = Callable[[Tensor], Tensor]
 def find_lengths(source: object) -> LengthsOf | None:
     """Return the function that returns the lengths of chosen examples of a row source.
 
-    The function calls the method ``lengths_of(rows)`` of the source, which ``TokenRows`` has; or it
-    reads the attribute ``lengths``, a tensor or an array with one integer per example. None if the
-    source has neither.
+    The function calls the method ``lengths_of(rows)`` of the source, which ``TokenRows`` has. If
+    there is no such method, it reads the attribute ``lengths``, a tensor or an array with one
+    integer per example. Without this attribute, the result is None.
     """
     lengths_of: Any = getattr(source, "lengths_of", None)
     if lengths_of is not None:
@@ -202,7 +203,7 @@ def split_input(inputs: ModelInput, size: int) -> Iterator[ModelInput]:
 
 
 def flat_input(inputs: ModelInput) -> Tensor:
-    """Return an input as a matrix (B, P); the tensors of a dict side by side, by name."""
+    """Return an input as a matrix (B, P); tensors of a dict are joined in the order of names."""
     flat = [part.reshape(len(part), -1) for part in input_parts(inputs)]
     return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 

@@ -29,7 +29,7 @@ def shard_table(folder: Path | str, columns: Sequence[str] | None = None) -> "pd
 
     Args:
         folder: Folder written by ``sluice pack``.
-        columns: Columns to read; None for all. Leave out the large ones.
+        columns: Columns to read; None for all. Leave out large columns.
 
     Raises:
         SourceError: The folder has no complete shards.
@@ -50,8 +50,8 @@ class ShardRows:
         folder: Folder of the shards.
         columns: Columns to read; None for all.
         collate: Turns the records of a batch, dicts by column, into a tensor (B, ...) or a dict of
-            such tensors. It must be importable, because loader processes need it. By default the
-            columns must be numbers and become float32 (B, columns).
+            such tensors. The function must be importable, because loader processes need it. By
+            default the columns must be numbers and become float32 (B, columns).
 
     Raises:
         SourceError: The folder has no complete shards.
@@ -97,12 +97,12 @@ class ShardRows:
 
 
 def _require_columns(columns: Sequence[str] | None, shards: ShardReader) -> tuple[str, ...]:
-    known = shards.columns
+    known_columns = shards.columns
     for name in columns or ():
-        if name not in known:
+        if name not in known_columns:
             raise ContractError(
                 f"The shards in {shards.folder} have no column '{name}'."
-                f"{suggest_nearest(name, list(known))}",
-                fix=f"Name columns of the shards: {', '.join(known)}.",
+                f"{suggest_nearest(name, list(known_columns))}",
+                fix=f"Name columns of the shards: {', '.join(known_columns)}.",
             )
-    return tuple(known) if columns is None else tuple(columns)
+    return tuple(known_columns) if columns is None else tuple(columns)

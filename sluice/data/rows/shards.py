@@ -33,7 +33,7 @@ class Shard(Record):
 
 
 class InputFile(Record):
-    """One file of the packed source, to detect that it changed."""
+    """One file of the packed source, with the values by which a change is detected."""
 
     name: str = Field(description="Path of the file, without credentials.")
     num_bytes: int | None = Field(description="Size [bytes]; None if the file system has no size.")
@@ -94,7 +94,7 @@ class ShardReader:
         if index is None or not index.complete:
             state = "no index" if index is None else "an index of an unfinished packing"
             raise SourceError(
-                f"{folder} must be a folder of packed shards, and has {state}.",
+                f"{folder} must be a folder of packed shards, but has {state}.",
                 fix="Run, or continue: sluice pack SOURCE DIR",
             )
         self.columns = dict(index.columns)
@@ -102,13 +102,13 @@ class ShardReader:
         self._first_rows = [0, *accumulate(shard.num_rows for shard in index.shards)]
         for shard in index.shards:
             self._require_size(shard)
-        self._open: dict[int, _OpenShard] = {}
+        self._open_shards: dict[int, _OpenShard] = {}
 
     def __len__(self) -> int:
         return self._first_rows[-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": {}}
+        return self.__dict__ | {"_open_shards": {}}
 
     def records(
         self, rows: Sequence[int] | NDArray[np.int64], columns: Sequence[str] | None = None
@@ -123,7 +123,9 @@ class ShardReader:
         records = []
         for row in rows:
             number = bisect_right(self._first_rows, row) - 1
-            records.append(self._shard(number).record(int(row) - self._first_rows[number], names))
+            records.append(
+                self._open_shard(number).record(int(row) - self._first_rows[number], names)
+            )
         return records
 
     def numbers(self, rows: NDArray[np.int64], columns: Sequence[str]) -> NDArray[np.float32]:
@@ -138,19 +140,19 @@ class ShardReader:
         for number in np.unique(shard_numbers):
             positions = np.flatnonzero(shard_numbers == number)
             shard_rows = rows[positions] - self._first_rows[number]
-            numbers[positions] = self._shard(int(number)).numbers(shard_rows, columns)
+            numbers[positions] = self._open_shard(int(number)).numbers(shard_rows, columns)
         return numbers
 
     def batches(self, columns: Sequence[str] | None = None) -> "Iterator[pa.RecordBatch]":
         """Yield all records in their order, in batches of a few megabytes."""
         for number in range(len(self._shards)):
-            for batch in self._shard(number).batches:
+            for batch in self._open_shard(number).batches:
                 yield batch if columns is None else batch.select(list(columns))
 
-    def _shard(self, number: int) -> "_OpenShard":
-        if number not in self._open:
-            self._open[number] = _OpenShard(self._require_size(self._shards[number]))
-        return self._open[number]
+    def _open_shard(self, number: int) -> "_OpenShard":
+        if number not in self._open_shards:
+            self._open_shards[number] = _OpenShard(self._require_size(self._shards[number]))
+        return self._open_shards[number]
 
     def _require_size(self, shard: Shard) -> Path:
         path = self.folder / shard.file
@@ -158,7 +160,7 @@ class ShardReader:
         if size != shard.num_bytes:
             problem = "is missing" if size is None else f"has {size:,} bytes"
             raise SourceError(
-                f"The shard {path} must have {shard.num_bytes:,} bytes, and {problem}.",
+                f"The shard {path} must have {shard.num_bytes:,} bytes, but {problem}.",
                 cause="The file was removed, or copied incompletely.",
                 fix="Copy the folder again, or repair it: sluice pack SOURCE DIR",
             )

@@ -22,7 +22,7 @@ class SubsetRows:
 
     def __init__(self, source: RowSource | Tensor, positions: NDArray[np.int64] | Tensor) -> None:
         self.source = source
-        # A copy: an array that pandas returns cannot be written to.
+        # The array is copied, because torch warns about read-only arrays, as pandas returns them.
         self._positions = (
             torch.from_numpy(positions.copy()) if isinstance(positions, np.ndarray) else positions
         )

@@ -30,8 +30,8 @@ class TableRows:
         seq_len: Length of a window [rows]; None for single rows (B, D) without an axis of time.
         ends: Last row of every window, in the order of the examples; by default every row that
             has a complete window, so that window 0 ends at row ``seq_len - 1``.
-        allow_nan: Whether missing and non-finite values are accepted. A ``.npy`` file is not
-            checked for them.
+        allow_nan: Whether missing and non-finite values are accepted. The values of a ``.npy`` file
+            are not checked.
 
     Raises:
         SourceError: The file is missing or cannot be read.
@@ -62,10 +62,10 @@ class TableRows:
                 fix="Leave out columns, or name a Parquet file.",
             )
         is_matrix = path.suffix == ".npy"
-        matrix = (
+        matrix_path = (
             path if is_matrix else table_matrix(path, columns, Path(cache), allow_nan=allow_nan)
         )
-        self._matrix = MappedArray(matrix)
+        self._matrix = MappedArray(matrix_path)
         if len(self._matrix.shape) != 2 or self._matrix.dtype != np.float32:
             raise ContractError(
                 f"{path} must contain float32 (rows, columns), got {self._matrix.dtype} "
@@ -106,11 +106,11 @@ class TableRows:
 
 def _window_starts(ends: NDArray[np.int64], length: int, num_rows: int) -> NDArray[np.int64]:
     end_rows = np.asarray(ends, dtype=np.int64)
-    outside = end_rows[(end_rows < length - 1) | (end_rows >= num_rows)]
-    if outside.size:
+    invalid_ends = end_rows[(end_rows < length - 1) | (end_rows >= num_rows)]
+    if invalid_ends.size:
         raise ContractError(
             f"A window of {length} rows must end at a row from {length - 1} to {num_rows - 1}, got "
-            f"{outside[0]}.",
+            f"{invalid_ends[0]}.",
             cause="The first rows of a table have no complete window, or the table has fewer rows "
             "than its index.",
             fix=f"Leave out the rows before {length - 1}; write the table and its index together.",

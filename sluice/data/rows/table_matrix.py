@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_ROWS = 2**16
-"""Rows of a Parquet file that are converted at once."""
+"""Number of rows of a Parquet file that are converted at once."""
 
 
 def table_matrix(
@@ -27,8 +27,9 @@ def table_matrix(
 ) -> Path:
     """Return the ``.npy`` file with the columns of a table as float32 (N, D).
 
-    The file is written when the table is first used, or has changed: its name contains a digest of
-    the table's path, size and modification time, and of the columns.
+    The file is written if the table is used for the first time or has changed. The name of the file
+    contains a digest of the table's path, size and modification time, of ``columns`` and
+    ``allow_nan``.
 
     Args:
         path: Parquet or Arrow file, or a folder written by ``sluice pack``.
@@ -42,19 +43,19 @@ def table_matrix(
         StorageError: The cache cannot be written.
 
     Cost:
-        One pass over the columns. Memory for 65,536 rows of a Parquet file, or for a record batch
-        of an Arrow file or shard.
+        One pass over the columns. The memory holds 65,536 rows of a Parquet file, or one record
+        batch of an Arrow file or shard.
     """
-    key = [str(path.resolve()), _version(path), columns and list(columns), allow_nan]
-    matrix = cache / f"{path.stem}-{short(digest_json(key))}.npy"
+    inputs = [str(path.resolve()), _size_and_time(path), columns and list(columns), allow_nan]
+    matrix = cache / f"{path.stem}-{short(digest_json(inputs))}.npy"
     if not matrix.exists():
         with hold_lock(cache / f".{matrix.name}.lock", wait=True):
             if not matrix.exists():  # another process may have written it meanwhile
-                _convert(path, columns, matrix, allow_nan=allow_nan)
+                _convert_table(path, columns, matrix, allow_nan=allow_nan)
     return matrix
 
 
-def _version(path: Path) -> list[int]:
+def _size_and_time(path: Path) -> list[int]:
     file = path / INDEX_NAME if path.is_dir() else path
     try:
         status = file.stat()
@@ -66,9 +67,11 @@ def _version(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _convert(path: Path, columns: Sequence[str] | None, matrix: Path, *, allow_nan: bool) -> None:
-    for stale in matrix.parent.glob(f".{matrix.name}.[0-9a-f]*"):
-        stale.unlink()  # from a process that was killed; the lock excludes a running one
+def _convert_table(
+    path: Path, columns: Sequence[str] | None, matrix: Path, *, allow_nan: bool
+) -> None:
+    for stale_file in matrix.parent.glob(f".{matrix.name}.[0-9a-f]*"):
+        stale_file.unlink()  # of a killed process; the lock excludes a running process
     with stream_atomic(matrix) as file:
         writer = None
         for batch in _read(path, columns):
@@ -82,8 +85,8 @@ def _convert(path: Path, columns: Sequence[str] | None, matrix: Path, *, allow_n
             writer.append(block)
         if writer is None or not writer.num_rows:
             raise SourceError(
-                f"{path} must contain at least one row, and contains none.",
-                fix="Write the file again, or name another one.",
+                f"{path} must contain at least one row, but contains none.",
+                fix="Write the file again, or name another file.",
             )
         writer.finish()
 
@@ -151,6 +154,6 @@ def _float32_values(
     raise ContractError(
         f"The column '{name}' of {path} must have finite numbers below 3.4e38, got "
         f"{column[row].as_py()} at row {first_row + row}.",
-        cause="The value is missing, was computed from a missing one, or is too large.",
+        cause="The value is missing, was computed from a missing value, or is too large.",
         fix="Fill or drop the row before the table is written, or pass allow_nan=True.",
     )

@@ -16,14 +16,14 @@ Encode = Callable[[str], Sequence[int]]
 
 
 class TextRows:
-    """Texts, tokenized when they are read and padded to the longest of the chosen ones.
+    """Texts, tokenized when they are read and padded to the longest of the chosen texts.
 
-    Suitable for texts in memory, such as a column of the raw rows. For a large corpus, write the
-    ids once with ``write_tokens`` and read them with ``TokenRows``.
+    Use it for texts in memory, such as a column of the raw rows. For a large corpus, write the ids
+    once with ``write_tokens`` and read them with ``TokenRows``.
 
     Args:
         texts: The texts.
-        encode: Function of a text that returns its ids; see ``Encode``. It must be picklable.
+        encode: Picklable function of a text that returns its ids; see ``Encode``.
         vocab_size: Number of token ids of the network's embedding.
         max_len: Longer texts are cut after this number of tokens; None keeps them whole.
         pad_id: Id at the positions after the end of a text.
@@ -31,7 +31,7 @@ class TextRows:
             positions of the text: the parameters of ``forward()``.
 
     Raises:
-        ContractError: There is no text, or one is not a string.
+        ContractError: There is no text, or a text is not a string.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TextRows:
 
 
 def pad_to_longest(documents: Sequence[NDArray[np.int64]], *, pad_id: int) -> tuple[Tensor, Tensor]:
-    """Return token ids, int64 (B, L), and their mask, bool (B, L); L is the longest document."""
+    """Return token ids, int64 (B, L), and their mask, bool (B, L); L is the maximum length."""
     lengths = np.array([len(document) for document in documents], np.int64)
     longest = int(lengths.max(initial=0))
     ids, mask = pad_documents(documents, lengths, length=longest, pad_id=pad_id)
@@ -92,12 +92,12 @@ def check_ids(ids: Sequence[int], *, vocab_size: int, what: str) -> NDArray[np.i
     """Return the ids of one text as an array.
 
     Raises:
-        ContractError: There is no id, or one is outside of the vocabulary.
+        ContractError: There is no id, or an id is outside of the vocabulary.
     """
     token_ids = np.asarray(ids, np.int64)
     if not token_ids.size:
         raise ContractError(
-            f"Every text must have at least one token, and {what} has none.",
+            f"Every text must have at least one token, but {what} has no token.",
             cause="The text is empty, or consists of characters that the tokenizer drops.",
             fix="Drop the row in compute_features, or let the tokenizer add a token for the end "
             "of every text.",

@@ -62,13 +62,13 @@ def write_tokens(path: Path | str, documents: Iterable[Sequence[int]], *, vocab_
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         make_folder(temporary)
-        count = _write(temporary, documents, vocab_size)
+        num_documents = _write(temporary, documents, vocab_size)
         os.rename(temporary, path)
     except OSError as error:
         raise storage_error(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return count
+    return num_documents
 
 
 def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) -> int:
@@ -79,23 +79,23 @@ def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) ->
     ):
         tokens, offsets = NpyWriter(token_file, dtype), NpyWriter(offset_file, np.int64)
         offsets.append(np.zeros(1, np.int64))
-        parts: list[NDArray[Any]] = []
-        ends: list[int] = []
-        end = num_buffered_tokens = 0
+        buffered_ids: list[NDArray[Any]] = []
+        document_ends: list[int] = []
+        num_tokens = num_buffered_tokens = 0
         for row, document in enumerate(documents):
             ids = _check_document(document, row, vocab_size)
-            end += len(ids)
+            num_tokens += len(ids)
             num_buffered_tokens += len(ids)
-            parts.append(ids.astype(dtype))
-            ends.append(end)
+            buffered_ids.append(ids.astype(dtype))
+            document_ends.append(num_tokens)
             if num_buffered_tokens >= _BUFFER_TOKENS:
-                tokens.append(np.concatenate(parts))
-                offsets.append(np.array(ends, np.int64))
-                parts, ends, num_buffered_tokens = [], [], 0
-        if parts:
-            tokens.append(np.concatenate(parts))
-            offsets.append(np.array(ends, np.int64))
-        if not end:
+                tokens.append(np.concatenate(buffered_ids))
+                offsets.append(np.array(document_ends, np.int64))
+                buffered_ids, document_ends, num_buffered_tokens = [], [], 0
+        if buffered_ids:
+            tokens.append(np.concatenate(buffered_ids))
+            offsets.append(np.array(document_ends, np.int64))
+        if not num_tokens:
             raise ContractError(
                 "A file of tokens needs at least one document, got none.",
                 fix="Check the iterable of documents: a generator can be read once only.",
@@ -117,9 +117,9 @@ def _check_document(document: Sequence[int], row: int, vocab_size: int) -> NDArr
             f"Document {row} must be a list of integer token ids, got {ids.dtype} {ids.shape}.",
             fix="Pass the ids that the tokenizer returns, one list per document.",
         )
-    outside = np.flatnonzero((ids < 0) | (ids >= vocab_size))
-    if outside.size:
-        position = int(outside[0])
+    invalid_positions = np.flatnonzero((ids < 0) | (ids >= vocab_size))
+    if invalid_positions.size:
+        position = int(invalid_positions[0])
         location = f"document {row}, position {position}"
         raise outside_vocabulary_error(int(ids[position]), vocab_size, location)
     return ids
@@ -142,8 +142,8 @@ class TokenCorpus:
             not fit the tokens.
 
     Cost:
-        One pass over the tokens, about 0.5 s per GB in the disk cache. None for a folder of
-        ``write_tokens``, which checked them, unless ``vocab_size`` is now smaller.
+        One pass over the tokens, about 0.5 s per GB in the disk cache. The pass is omitted for a
+        folder of ``write_tokens``, which checked the ids, unless ``vocab_size`` is smaller now.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class TokenCorpus:
         if self._offsets is not None:
             _check_offsets(self._offsets.array, len(self._tokens), Path(str(offsets)))
         if not (is_folder and _stored_vocab_size(self.path) <= vocab_size):
-            self._check_all()
+            self._check_all_ids()
 
     @property
     def num_tokens(self) -> int:
@@ -218,7 +218,7 @@ class TokenCorpus:
             location = self._location(int(positions.reshape(-1)[index]))
             raise outside_vocabulary_error(int(ids.reshape(-1)[index]), self.vocab_size, location)
 
-    def _check_all(self) -> None:
+    def _check_all_ids(self) -> None:
         for start in range(0, self.num_tokens, _CHUNK_TOKENS):
             ids = self.tokens[start : start + _CHUNK_TOKENS]
             if not self.is_inside(ids):
@@ -263,7 +263,7 @@ def _check_offsets(offsets: NDArray[Any], num_tokens: int, path: Path) -> None:
                 _empty_document_error(row)
                 if lengths[invalid_rows[0]] == 0
                 else ContractError(
-                    f"The offsets in {path} must increase, and decrease after document {row}.",
+                    f"The offsets in {path} must increase, but decrease after document {row}.",
                     fix="Write the tokens again with write_tokens.",
                 )
             )
@@ -271,7 +271,7 @@ def _check_offsets(offsets: NDArray[Any], num_tokens: int, path: Path) -> None:
 
 def _empty_document_error(row: int) -> ContractError:
     return ContractError(
-        f"Every document must have at least one token, and document {row} has none.",
+        f"Every document must have at least one token, but document {row} has no token.",
         cause="The text is empty, or consists of characters that the tokenizer drops.",
         fix="Leave the document out of the tokens and of the index, or add a token for the end "
         "of every text.",

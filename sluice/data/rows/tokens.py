@@ -15,17 +15,18 @@ from sluice.data.rows.token_padding import pad_documents
 
 
 class TokenRows:
-    """Documents as token ids, padded to the longest of the chosen ones.
+    """Documents as token ids, padded to the longest of the chosen documents.
 
-    Shape legend: B = chosen documents, L = length of the longest of them [tokens].
+    Shape legend: B = chosen documents, L = length of the longest chosen document, or ``max_len``
+    [tokens].
 
     Args:
         path: Folder written by ``write_tokens``; otherwise see ``TokenCorpus``.
         vocab_size: Number of token ids of the network's embedding.
         max_len: Longer documents are cut after this number of tokens; None keeps them whole.
         pad_id: Id at the positions after the end of a document.
-        pad_to: ``longest`` pads to the longest of the chosen documents; ``max_len`` to ``max_len``,
-            for networks that need one shape.
+        pad_to: ``longest`` pads to the longest of the chosen documents. ``max_len`` pads to
+            ``max_len`` tokens, for networks that need one shape.
         names: Names of the ids, int64 (B, L), and of the mask, bool (B, L), which is True at the
             positions of the document: the parameters of ``forward()``.
         offsets: ``.npy`` file with the position of each document's first token and, at the end,
@@ -53,18 +54,20 @@ class TokenRows:
         self._corpus = TokenCorpus(path, vocab_size=vocab_size, offsets=offsets, dtype=dtype)
         self._max_len, self._pad_id, self._names = max_len, pad_id, names
         if max_len is not None and max_len < 1:
-            raise ContractError(f"'max_len' must be at least 1, got {max_len}.", fix="Raise it.")
+            raise ContractError(
+                f"'max_len' must be at least 1, got {max_len}.", fix="Raise max_len."
+            )
         if not 0 <= pad_id < vocab_size:
             raise ContractError(
                 f"'pad_id' must be a token id from 0 to {vocab_size - 1}, got {pad_id}.",
                 cause="The embedding also reads the ids of padding, before the mask removes them.",
-                fix="Use an id of the vocabulary; the mask says which positions are padding.",
+                fix="Use an id of the vocabulary; the mask marks the positions of padding.",
             )
         if pad_to not in ("longest", "max_len") or (pad_to == "max_len" and max_len is None):
             raise ContractError(
                 f"'pad_to' must be 'longest', or 'max_len' with max_len set, got {pad_to!r} and "
                 f"max_len={max_len}.",
-                fix="Set max_len, or pad to the longest.",
+                fix="Set max_len, or pass pad_to='longest'.",
             )
         self._fixed_len = max_len if pad_to == "max_len" else None
         self._num_documents = len(self._corpus.offsets) - 1
@@ -99,22 +102,23 @@ class TokenRows:
         length = self._fixed_len or int(lengths.max(initial=0))
         tokens = self._corpus.tokens
         documents = (
-            tokens[start : start + count]
-            for start, count in zip(starts.tolist(), lengths.tolist(), strict=True)
+            tokens[start : start + num_tokens]
+            for start, num_tokens in zip(starts.tolist(), lengths.tolist(), strict=True)
         )
         ids, mask = pad_documents(documents, lengths, length=length, pad_id=self._pad_id)
         if not self._corpus.is_inside(ids):
-            for row, start, count in zip(ids, starts, lengths, strict=True):
-                self._corpus.check_ids(row[:count], np.arange(start, start + count))
+            for row, start, num_tokens in zip(ids, starts, lengths, strict=True):
+                self._corpus.check_ids(row[:num_tokens], np.arange(start, start + num_tokens))
         return {self._names[0]: torch.from_numpy(ids), self._names[1]: torch.from_numpy(mask)}
 
 
 class TokenBlocks:
     """Consecutive blocks of token ids without padding, for language models.
 
-    The documents of a file follow each other, so a block may contain the end of one and the
-    beginning of the next. Therefore write an end-of-text token after every document. Inputs and
-    targets are two sources with the offsets 0 and 1: the target of a token is the next token.
+    The documents of a file follow each other, so a block may contain the end of one document and
+    the beginning of the next document. Therefore write an end-of-text token after every document.
+    Inputs and targets are two sources with the offsets 0 and 1: the target of a token is the next
+    token.
 
     Shape legend: B = chosen blocks, L = ``block_len``.
 
@@ -125,7 +129,7 @@ class TokenBlocks:
         offset: 0 for the inputs, 1 for the targets. Both have the same number of blocks.
         last: ``drop`` omits the last tokens if they fill no block; ``pad`` fills the last block
             with ``pad_id``.
-        pad_id: Id that fills the last block. For targets that the loss ignores it is usually -100.
+        pad_id: Id that fills the last block. For targets it is usually -100, which losses ignore.
         dtype: Type of the ids in a file without a header, such as uint16.
 
     Raises:
@@ -174,8 +178,8 @@ class TokenBlocks:
         positions = check_positions(rows, len(self))
         block_starts = positions * self._block_len + self._offset
         token_positions = block_starts[:, None] + np.arange(self._block_len)
-        end = self._corpus.num_tokens - 1 + self._offset
-        ids = self._corpus.tokens[np.minimum(token_positions, end - 1)].astype(np.int64)
+        end_position = self._corpus.num_tokens - 1 + self._offset
+        ids = self._corpus.tokens[np.minimum(token_positions, end_position - 1)].astype(np.int64)
         self._corpus.check_ids(ids, token_positions)
-        ids[token_positions >= end] = self._pad_id
+        ids[token_positions >= end_position] = self._pad_id
         return torch.from_numpy(ids)

@@ -1,7 +1,7 @@
 """Codecs: how the body of a prediction request becomes the input of a network.
 
-``codec`` defines what a codec is, ``request`` the body of a request; every other module is one
-codec or a part of it. The names below are imported when they are first used.
+``codec`` contains the base class of codecs, and ``request`` the base class of request bodies. The
+other modules contain the codecs and their helpers. The classes are imported when first used.
 """
 
 import importlib

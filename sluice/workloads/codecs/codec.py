@@ -40,7 +40,7 @@ class Codec(ABC):
         """Return the input of the network for a body, one entry per element.
 
         Raises:
-            PayloadError: The body does not fit. The message names the element, what was required
+            PayloadError: The body is invalid. The message names the element, what was required
                 and what arrived.
         """
         return self.decode_request(self.parse(body))
@@ -71,15 +71,15 @@ class Codec(ABC):
         """Return the input of the network for a request of ``request_type``.
 
         Raises:
-            PayloadError: The elements do not fit. The message names the element, what was required
+            PayloadError: An element is invalid. The message names the element, what was required
                 and what arrived.
         """
 
     @abstractmethod
-    def parts(self) -> dict[str, str]:
-        """Return everything that decides decoding: settings as JSON, digests of files, by name.
+    def identity_parts(self) -> dict[str, str]:
+        """Return what the identity is computed from: settings as JSON, digests of files, by name.
 
-        Files are read again at every call, so that a change is found.
+        Files are read again at every call, so that a changed file changes the identity.
         """
 
     @abstractmethod
@@ -91,12 +91,12 @@ class Codec(ABC):
         return ()
 
     def identity(self) -> CodecIdentity:
-        """Return the identity: a digest of everything that decides decoding, and its parts.
+        """Return the identity: the results of ``identity_parts`` and ``probes``, and their digest.
 
         Raises:
             ContractError: A file is missing, or a probe cannot be decoded.
         """
-        return CodecIdentity.of(self.kind, self.parts(), self.probes())
+        return CodecIdentity.of(self.kind, self.identity_parts(), self.probes())
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of a request's body."""
@@ -140,11 +140,11 @@ class Codec(ABC):
 
         Args:
             request: The request.
-            x: Its decoded elements.
+            x: Decoded elements of the request.
         """
         return ()
 
 
-def as_part(value: Any) -> str:
-    """Return a plain value as JSON text, for ``Codec.parts``."""
+def to_json_text(value: Any) -> str:
+    """Return a plain value as JSON text, for ``Codec.identity_parts``."""
     return json.dumps(value, sort_keys=True, ensure_ascii=True)

@@ -12,7 +12,7 @@ _MAX_PROBE_CHARS = 60
 
 
 class CodecProbe(Record):
-    """A fixed element, and its result when the codec decoded it."""
+    """A fixed element, and the result of decoding it."""
 
     element: str = Field(description="The element, or its name if it is not a text.")
     result: str | tuple[int, ...] = Field(
@@ -44,25 +44,27 @@ class CodecIdentity(Record):
         """Return one clause for each difference to another identity; the probes come first."""
         if self.kind != current.kind:
             return [f"its kind was {self.kind} and is {current.kind}"]
-        before = {probe.element: probe.result for probe in self.probes}
-        after = {probe.element: probe.result for probe in current.probes}
+        old_results = {probe.element: probe.result for probe in self.probes}
+        new_results = {probe.element: probe.result for probe in current.probes}
         differences = [
             f"the probe {element[:_MAX_PROBE_CHARS]!r} was decoded to "
-            f"{_describe_result(result)} and is decoded to {_describe_result(after[element])}"
-            for element, result in before.items()
-            if element in after and after[element] != result
+            f"{_describe_result(result)} and is decoded to {_describe_result(new_results[element])}"
+            for element, result in old_results.items()
+            if element in new_results and new_results[element] != result
         ]
-        if before.keys() != after.keys():
+        if old_results.keys() != new_results.keys():
             differences.append("the list of probes has changed")
         for name in sorted({*self.parts, *current.parts}):
-            old, new = self.parts.get(name, "absent"), current.parts.get(name, "absent")
-            if old != new:
-                differences.append(f"{name} was {_describe_part(old)} and is {_describe_part(new)}")
+            old_part, new_part = self.parts.get(name, "absent"), current.parts.get(name, "absent")
+            if old_part != new_part:
+                differences.append(
+                    f"{name} was {_describe_part(old_part)} and is {_describe_part(new_part)}"
+                )
         return differences
 
 
 def require_same_codec(subject: str, trained: CodecIdentity | None, current: CodecIdentity) -> None:
-    """Require that requests are decoded now as the inputs of the training were.
+    """Require that this process decodes requests in the same way as the training.
 
     Args:
         subject: Name of the version or of the models, for the message.
@@ -70,7 +72,7 @@ def require_same_codec(subject: str, trained: CodecIdentity | None, current: Cod
         current: Identity of the codec in this process.
 
     Raises:
-        CodecMismatch: They differ.
+        CodecMismatch: The identities differ.
     """
     if trained is None or trained.digest == current.digest:
         return
@@ -80,10 +82,10 @@ def require_same_codec(subject: str, trained: CodecIdentity | None, current: Cod
         f"{subject} was trained with the codec '{trained.kind}' {short(trained.digest)}, but the "
         f"codec here is '{current.kind}' {short(current.digest)}: "
         f"{'; '.join(differences[:3])}{more}.",
-        cause="A file or a setting that decides how requests are decoded, such as a tokenizer, "
-        "has changed since the training, so that the network would receive other inputs.",
-        fix="Restore it, or train the pipeline again. List the files in data_files of the "
-        "workload, so that a change leads to a new training.",
+        cause="A file or a setting of the codec, such as a tokenizer, has changed since the "
+        "training. The network would receive other inputs than in the training.",
+        fix="Restore the file or setting, or train the pipeline again. List the files in "
+        "data_files of the workload, so that a change leads to a new training.",
     )
 
 

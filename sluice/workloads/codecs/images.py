@@ -22,18 +22,18 @@ from sluice.base.digests import digest_bytes
 from sluice.base.errors import ContractError, PayloadError
 from sluice.data.rows.image_decoding import ImageDecoder, ImageMode, ImageResize
 from sluice.data.rows.protocol import ModelInput
-from sluice.workloads.codecs.codec import Codec, as_part
+from sluice.workloads.codecs.codec import Codec, to_json_text
 from sluice.workloads.codecs.identity import CodecProbe
 from sluice.workloads.codecs.request import CodecRequest
 from sluice.workloads.codecs.text import payload_column
 
 DEFAULT_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-"""Pillow's names of the accepted formats. Pillow reads many others, some of them with programs of
-other packages; a server must not open these for a client."""
+"""Pillow's names of the accepted formats. Pillow can read many other formats, some of them with
+external programs, which a server must not run for a client."""
 
 _MAX_PIXELS_FACTOR = 4
 """Maximum number of pixels of a request, in multiples of the largest accepted image. Solid areas
-compress so well that a body of 4 MiB can have a hundred images of that size."""
+compress so well that a body of 4 MiB can have a hundred images of the maximum size."""
 
 
 class ImagesRequest(CodecRequest):
@@ -50,18 +50,18 @@ class ImagesRequest(CodecRequest):
 
 
 class ImagesCodec(Codec):
-    """Codec of image files in base64, decoded and resized as ``ImageFolderRows`` does it.
+    """Codec of image files in base64, decoded and resized in the same way as ``ImageFolderRows``.
 
     Args:
         size: Height and width of the network's input, a number for a square [pixels].
         mode: RGB for three channels, L for grey values.
-        resize: How another size becomes ``size``; see ``ImageResize``.
-        as_float: Returns float32 from 0 to 1 instead of uint8 from 0 to 255.
+        resize: How images of other sizes are resized to ``size``; see ``ImageResize``.
+        as_float: Whether to return float32 from 0 to 1 instead of uint8 from 0 to 255.
         folder: Folder of the training images, from which a rehearsal builds its requests.
         column: Column of the feature frame or the raw rows with the paths, relative to the folder.
         watch: Function from a decoded image (C, H, W) to the values of the workload's feature
-            columns, such as its brightness. They are stored with sampled requests, to detect drift;
-            None stores none.
+            columns, such as its brightness. The values are stored with sampled requests, to detect
+            drift. None: no values are stored.
         formats: Accepted file formats, by Pillow's names.
         max_pixels: Images with more pixels are refused before they are decoded.
         max_images: Maximum number of images of a request.
@@ -97,7 +97,7 @@ class ImagesCodec(Codec):
         if mode not in ("RGB", "L") or resize not in ("crop", "stretch"):
             raise ContractError(
                 f"mode must be RGB or L, and resize crop or stretch, got {mode!r} and {resize!r}.",
-                fix="Pass what the training rows use.",
+                fix="Pass the values that ImageFolderRows has for the training rows.",
             )
         self._decoder = ImageDecoder(mode=mode, size=(height, width), resize=resize)
         self._size, self._as_float = (height, width), as_float
@@ -117,7 +117,7 @@ class ImagesCodec(Codec):
         files = [
             _decode_base64(text, name) for text, name in zip(request.images, names, strict=True)
         ]
-        # The sizes are in the headers, so that no image is decoded if one is too large.
+        # All sizes are read from the headers before the first image is decoded.
         num_pixels = [
             self._count_pixels(file, name) for file, name in zip(files, names, strict=True)
         ]
@@ -137,23 +137,26 @@ class ImagesCodec(Codec):
         tensor = torch.from_numpy(pixels)
         return tensor.float().div_(255) if self._as_float else tensor
 
-    def parts(self) -> dict[str, str]:
+    def identity_parts(self) -> dict[str, str]:
         """Return the settings that determine how images are decoded."""
         return {
-            "size": as_part(self._size),
-            "mode": as_part(self._decoder.mode),
-            "resize": as_part(self._decoder.resize),
-            "as_float": as_part(self._as_float),
+            "size": to_json_text(self._size),
+            "mode": to_json_text(self._decoder.mode),
+            "resize": to_json_text(self._decoder.resize),
+            "as_float": to_json_text(self._as_float),
         }
 
     def probes(self) -> tuple[CodecProbe, ...]:
-        """Return digests of two generated images after resizing, which reveal a changed filter.
+        """Return the digests of two generated images after resizing.
 
-        The files are PNG, whose pixels do not depend on the decoder.
+        They reveal a change of Pillow's resize filter. The images are PNG files, because the pixels
+        of a PNG file do not depend on the decoder.
         """
         probes = []
         for height, width in ((37, 53), (11, 7)):
-            pixels = self._decode(_drawn_png(height, width), f"the drawn image {height} x {width}")
+            pixels = self._decode(
+                _draw_png(height, width), f"the generated image {height} x {width}"
+            )
             digest = digest_bytes(np.ascontiguousarray(pixels).tobytes())
             probes.append(CodecProbe(element=f"drawn PNG {height} x {width}", result=digest))
         return tuple(probes)
@@ -241,7 +244,7 @@ def _decode_base64(text: str, name: str) -> bytes:
         ) from None
 
 
-def _drawn_png(height: int, width: int) -> bytes:
+def _draw_png(height: int, width: int) -> bytes:
     """Return a PNG file with a pattern of many frequencies."""
     from PIL import Image
 

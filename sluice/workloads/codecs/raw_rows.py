@@ -1,7 +1,8 @@
 """Codec of raw rows: the server computes the features with the workload's own code.
 
-The features of a row use only this row and earlier ones, which the POC gate checks. So the later
-rows that a target needs can be made up by repeating the last row, and do not change the features.
+``compute_features`` also needs the later rows from which targets are computed, but a client does
+not have them. The codec repeats the last row instead. This does not change the features: they use
+only their row and earlier rows, which the POC gate checks.
 
 Shape legend: B = elements of a request, L = rows of an element.
 """
@@ -29,7 +30,7 @@ from sluice.data.rows.protocol import (
 )
 from sluice.data.schema import ColumnKind
 from sluice.data.validation import validate_schema
-from sluice.workloads.codecs.codec import Codec, as_part
+from sluice.workloads.codecs.codec import Codec, to_json_text
 from sluice.workloads.codecs.request import CodecRequest
 from sluice.workloads.codecs.window_requests import (
     MAX_MAGNITUDE,
@@ -58,7 +59,7 @@ class RawRowsRequest(CodecRequest):
         min_length=1,
         max_length=100_000,
         fail_fast=True,
-        description="Names of the values of a row, in any order, the index included.",
+        description="Names of the values of a row, in any order, including the index.",
     )
     rows: list[RawRows] = Field(
         min_length=1,
@@ -72,22 +73,23 @@ class RawRowsRequest(CodecRequest):
 class RawRowsCodec(Codec):
     """Codec of raw rows as ``load_rows`` returns them; the workload computes the features.
 
-    The client sends the declared columns of ``raw_schema`` and, if it has a name, the index.
+    The client sends the columns of ``raw_schema``, and the index if the index has a name. It does
+    not send the columns in ``unknown``.
 
     Args:
         workload: Workload whose ``compute_features`` and ``examples`` are called.
-        context_rows: Number of raw rows that one prediction needs: the newest row, and those before
-            it that its features and its window use. The POC gate compares the features of this
-            context with those of the whole history.
+        context_rows: Number of raw rows for one prediction: the newest row, and the earlier rows
+            that the features and the input window use. The POC gate compares the features from
+            this context with the features from the whole history.
         unknown: Values for the raw columns, or the index, that a client cannot know, such as the
             target.
-        unknown_newest: Values for the raw columns of which a client knows the earlier rows only,
-            such as a target whose earlier values are features. They replace what is sent for the
-            newest row, such as null.
-        as_labels: Whether numbers and booleans in columns of texts become texts, such as "1" for 1,
-            as ``sluice.workloads.columns.as_labels`` does it for the rows of a file.
-        max_elements: Maximum number of predictions of a request; each computes all features of its
-            rows.
+        unknown_newest: Values for the raw columns that a client knows only for earlier rows, such
+            as a target whose earlier values are features. They replace the values that the client
+            sends for the newest row.
+        as_labels: Whether numbers and booleans in text columns are converted to texts, such as 1 to
+            "1". ``sluice.workloads.columns.as_labels`` does the same for the rows of a file.
+        max_elements: Maximum number of predictions of a request. The features of all
+            ``context_rows`` rows are computed for each prediction.
 
     Raises:
         ContractError: The workload cannot be served from raw rows.
@@ -111,7 +113,7 @@ class RawRowsCodec(Codec):
         self._as_labels = as_labels
         self.max_elements = max_elements
         schema = workload.raw_schema
-        name = type(workload).__name__
+        workload_name = type(workload).__name__
         if min(context_rows, max_elements) < 1:
             raise ContractError(
                 f"context_rows and max_elements must be at least 1, got {context_rows} and "
@@ -126,26 +128,26 @@ class RawRowsCodec(Codec):
         ]
         if undeclared:
             raise ContractError(
-                f"'unknown' must name columns of the raw schema of {name}, and 'unknown_newest' "
-                f"other columns of it, got {undeclared[0]!r}.",
+                f"'unknown' must name columns of the raw schema of {workload_name}, and "
+                f"'unknown_newest' other columns of this schema, got {undeclared[0]!r}.",
                 fix=f"The raw columns are {', '.join(schema.names)}.",
             )
         if workload.cluster_column is not None:
             raise ContractError(
-                f"{name} has the cluster column '{workload.cluster_column}', so that the rows of a "
-                "cluster belong together, and one newest row is not sufficient.",
+                f"{workload_name} has the cluster column '{workload.cluster_column}'. The rows of "
+                "a cluster belong together, so one newest row is not sufficient.",
                 fix="Let clients send windows of features: WindowsCodec.",
             )
         if workload.horizon_rows and schema.index_kind in ("string", "bool"):
             raise ContractError(
-                f"{name} needs {workload.horizon_rows} later rows for its target, but its index is "
-                f"of kind {schema.index_kind} and cannot be continued.",
+                f"{workload_name} needs {workload.horizon_rows} later rows for its target, but its "
+                f"index is of kind {schema.index_kind} and cannot be continued.",
                 fix="Use an index of times or integers.",
             )
         self._kinds = {c.name: c.kind for c in schema.columns if c.name not in self._unknown}
-        index = schema.index_name
-        if index is not None and index not in (*self._kinds, *self._unknown):
-            self._kinds[index] = schema.index_kind or "string"
+        index_name = schema.index_name
+        if index_name is not None and index_name not in (*self._kinds, *self._unknown):
+            self._kinds[index_name] = schema.index_kind or "string"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -171,28 +173,29 @@ class RawRowsCodec(Codec):
                     fix="Send the newest row and the rows before it, with one value per column.",
                 )
         decoded = [
-            self._decode_one(pd.DataFrame(rows, columns=request.columns, dtype=object), number)
+            self._decode_element(pd.DataFrame(rows, columns=request.columns, dtype=object), number)
             for number, rows in enumerate(request.rows)
         ]
         return _join_inputs(decoded)
 
-    def parts(self) -> dict[str, str]:
+    def identity_parts(self) -> dict[str, str]:
         """Return the columns, the numbers of context and later rows, and the other settings."""
         parts = {
-            "columns": as_part(self._kinds),
-            "context_rows": as_part(self._context_rows),
-            "unknown": as_part(self._unknown),
-            "horizon_rows": as_part(self._workload.horizon_rows),
+            "columns": to_json_text(self._kinds),
+            "context_rows": to_json_text(self._context_rows),
+            "unknown": to_json_text(self._unknown),
+            "horizon_rows": to_json_text(self._workload.horizon_rows),
         }
-        # Added only if they are used, so that the digests of other codecs do not change.
+        # These settings are omitted if they are not used. So the digests of codecs without these
+        # settings are the same as in older releases.
         if self._unknown_newest:
-            parts["unknown_newest"] = as_part(self._unknown_newest)
+            parts["unknown_newest"] = to_json_text(self._unknown_newest)
         if self._as_labels:
-            parts["as_labels"] = as_part(self._as_labels)
+            parts["as_labels"] = to_json_text(self._as_labels)
         return parts
 
     def example(self) -> ModelInput:
-        """Return the inputs of a small feature table of zeros."""
+        """Return the input for the last row of a small feature table of zeros."""
         workload = self._workload
         names = dict.fromkeys(
             (
@@ -222,17 +225,21 @@ class RawRowsCodec(Codec):
         Raises:
             ContractError: A row has too few earlier rows.
         """
-        ends = raw.index.get_indexer(frame.index[positions])
-        if (ends < self._context_rows - 1).any():
+        end_positions = raw.index.get_indexer(frame.index[positions])
+        if (end_positions < self._context_rows - 1).any():
             raise ContractError(
                 f"A row must have {self._context_rows - 1} raw rows before it, got "
-                f"{int(ends.min())} for row {frame.index[positions[int(ends.argmin())]]}.",
+                f"{int(end_positions.min())} for row "
+                f"{frame.index[positions[int(end_positions.argmin())]]}.",
                 fix="Choose later rows, or lower context_rows.",
             )
         index = self._workload.raw_schema.index_name
         table = raw.assign(**{index: raw.index}) if index is not None else raw
         columns = list(self.columns)
-        contexts = [table.iloc[end + 1 - self._context_rows : end + 1] for end in ends.tolist()]
+        contexts = [
+            table.iloc[end_position + 1 - self._context_rows : end_position + 1]
+            for end_position in end_positions.tolist()
+        ]
         rows = [
             [[_to_json_value(value) for value in row] for row in context[columns].to_numpy(object)]
             for context in contexts
@@ -253,7 +260,7 @@ class RawRowsCodec(Codec):
         has_columns = x.shape[2] == len(self._workload.feature_columns)
         return tuple(x[0, -1].tolist()) if has_columns else ()
 
-    def _decode_one(self, cells: pd.DataFrame, number: int) -> ModelInput:
+    def _decode_element(self, cells: pd.DataFrame, number: int) -> ModelInput:
         workload, name = self._workload, f"rows.{number}"
         raw = self._convert_rows(cells, name)
         try:
@@ -282,20 +289,20 @@ class RawRowsCodec(Codec):
             raise PayloadError(
                 f"The features of {name} cannot be computed: {type(error).__name__}.",
                 cause="The workload's code does not accept these rows.",
-                fix="Correct the rows, or report it to the owner of the model.",
+                fix="Correct the rows, or report the error to the owner of the model.",
             ) from error
         if input_length(inputs) != 1:
             raise PayloadError(
                 f"The newest row of {name} must become one input, but examples() returns "
                 f"{describe_input(inputs)}.",
                 cause="The workload omits the row, or makes several examples of it.",
-                fix="Send other rows, or report it to the owner of the model.",
+                fix="Send other rows, or report the error to the owner of the model.",
             )
         if not all(_is_within_magnitude(part) for part in input_parts(inputs)):
             raise PayloadError(
                 f"The features of {name} must be finite with magnitudes of at most "
-                f"{MAX_MAGNITUDE:.3g}, got others in {describe_input(inputs)}.",
-                cause="A value is missing, or far outside the training data.",
+                f"{MAX_MAGNITUDE:.3g}, got other values in {describe_input(inputs)}.",
+                cause="A value is missing, or is far outside the training data.",
                 fix="Check the values and their units.",
             )
         return inputs
@@ -362,38 +369,38 @@ def _convert_column(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "p
 
 
 def _append_later_rows(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:
-    """Return the rows and ``num_rows`` later ones, which repeat the last row."""
+    """Return the rows, and ``num_rows`` copies of the last row with later index labels."""
     if not num_rows:
         return raw
     index = raw.index
-    last, step = index[-1], cast("Any", 1)
+    spacing = cast("Any", 1)
     if isinstance(index, pd.DatetimeIndex):
-        step = index[-1] - index[-2] if len(index) > 1 else pd.Timedelta(days=1)
-    labels = [last + step * number for number in range(1, num_rows + 1)]
+        spacing = index[-1] - index[-2] if len(index) > 1 else pd.Timedelta(days=1)
+    labels = [index[-1] + spacing * number for number in range(1, num_rows + 1)]
     later = raw.iloc[[-1] * num_rows].set_axis(pd.Index(labels, name=index.name), axis=0)
     return pd.concat([raw, later])
 
 
 def _join_inputs(inputs: list[ModelInput]) -> ModelInput:
-    """Return the inputs of all elements as one."""
-    first = inputs[0]
+    """Return the inputs of all elements as one batch."""
+    first_input = inputs[0]
     try:
-        if isinstance(first, torch.Tensor):
-            return torch.cat([part for part in inputs if isinstance(part, torch.Tensor)])
-        parts = [part for part in inputs if isinstance(part, dict)]
-        return {name: torch.cat([part[name] for part in parts]) for name in first}
+        if isinstance(first_input, torch.Tensor):
+            return torch.cat([x for x in inputs if isinstance(x, torch.Tensor)])
+        dicts = [x for x in inputs if isinstance(x, dict)]
+        return {name: torch.cat([x[name] for x in dicts]) for name in first_input}
     except (RuntimeError, KeyError):
-        shapes = sorted({describe_input(part) for part in inputs})
+        shapes = sorted({describe_input(x) for x in inputs})
         raise PayloadError(
             f"The inputs of a request must have one shape, got {' and '.join(shapes[:2])}.",
             fix="Send one element per request.",
         ) from None
 
 
-def _is_within_magnitude(part: torch.Tensor) -> bool:
-    if not part.is_floating_point():
+def _is_within_magnitude(tensor: torch.Tensor) -> bool:
+    if not tensor.is_floating_point():
         return True
-    return bool((part.abs() <= MAX_MAGNITUDE).all())  # False for NaN
+    return bool((tensor.abs() <= MAX_MAGNITUDE).all())  # False for NaN
 
 
 def _to_json_value(value: Any) -> Any:

@@ -15,7 +15,7 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """Control characters are not allowed in row keys; PostgreSQL rejects text with NUL."""
 
 _MAX_DESCRIBED_ERRORS = 100
-"""Maximum number of errors of a body that are described; only unknown keys can cause more."""
+"""Maximum number of described errors of a body. Only unknown keys can cause more errors."""
 
 _MAX_COMPARED_LENGTH = 100
 """Maximum length of an unknown key that is compared with the fields [characters]: the comparison
@@ -56,7 +56,7 @@ class CodecRequest(BaseModel):
     keys: Annotated[list[RowKey], Field(fail_fast=True)] | None = Field(
         None,
         description="Index label of each element's row, as in the features table. With it, the "
-        "predictions can be evaluated once the rows have labels. Must not contain control "
+        "predictions can be evaluated once the targets are known. Must not contain control "
         "characters.",
     )
 
@@ -68,7 +68,7 @@ class CodecRequest(BaseModel):
 
 
 def describe_invalid(error: ValidationError, request_type: type[CodecRequest]) -> str:
-    """Return what is wrong with a body in one sentence: the keys, and never their values.
+    """Return one sentence that names the invalid keys of a body, and never their values.
 
     Args:
         error: Error of the validation.

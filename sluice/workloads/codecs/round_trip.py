@@ -23,7 +23,7 @@ from sluice.workloads.workload import Workload
 _MAX_ROWS = 8
 """Maximum number of rows that are compared."""
 _MAX_DEVIATION = 1e-4
-"""Maximum difference of an input, in standard deviations of this input over the compared rows.
+"""Maximum difference of a feature, in standard deviations of the feature over the compared rows.
 Features with a decaying memory differ slightly if their history is cut."""
 
 
@@ -42,11 +42,11 @@ def check_round_trip(
 ) -> RoundTrip:
     """Decode requests for a few rows and compare the result with the examples of these rows.
 
-    This finds a tokenizer, an image size or a context that differs from that of the training rows:
-    one input comes from the codec, the other from ``examples`` of the workload.
+    A difference reveals that the codec uses another tokenizer, image size or context than
+    ``examples`` of the workload.
 
     Args:
-        workload: Returns the examples, and the requests for rows.
+        workload: Workload that returns the examples and the requests.
         codec: Codec of the workload.
         raw: Raw rows.
         frame: Feature frame.
@@ -66,20 +66,24 @@ def check_round_trip(
         expected = gather(examples.x, row[None])
         label = frame.index[int(position[0])]
         deviation = max(deviation, _compare(decoded, expected, scales, label))
-        _compare_watched(codec.watched_values(request, decoded), workload, frame, int(position[0]))
+        _require_watched_values(
+            codec.watched_values(request, decoded), workload, frame, int(position[0])
+        )
     return RoundTrip(num_rows=len(chosen_rows), max_deviation=deviation)
 
 
-def _parts(x: ModelInput) -> dict[str, Tensor]:
+def _tensors_by_name(x: ModelInput) -> dict[str, Tensor]:
     return {"": x} if isinstance(x, Tensor) else x
 
 
 def _scales(inputs: list[ModelInput]) -> dict[str, NDArray[np.float64]]:
-    """Return the standard deviation of each position of the last axis, for float inputs."""
+    """Return the standard deviation of each feature (last axis), for float tensors (B, ..., D)."""
     scales: dict[str, NDArray[np.float64]] = {}
-    for name, part in _parts(inputs[0]).items():
-        if part.is_floating_point() and part.ndim > 1:
-            values = torch.cat([_parts(x)[name].reshape(-1, part.shape[-1]) for x in inputs])
+    for name, tensor in _tensors_by_name(inputs[0]).items():
+        if tensor.is_floating_point() and tensor.ndim > 1:
+            values = torch.cat(
+                [_tensors_by_name(x)[name].reshape(-1, tensor.shape[-1]) for x in inputs]
+            )
             scales[name] = values.double().std(dim=0, correction=0).numpy()
     return scales
 
@@ -92,27 +96,30 @@ def _compare(
     Raises:
         ContractError: Names, dtypes, shapes or values differ.
     """
-    decoded_parts, expected_parts = _parts(decoded), _parts(expected)
-    is_same_form = decoded_parts.keys() == expected_parts.keys() and all(
-        part.shape == expected_parts[name].shape and part.dtype == expected_parts[name].dtype
-        for name, part in decoded_parts.items()
+    decoded_tensors, expected_tensors = _tensors_by_name(decoded), _tensors_by_name(expected)
+    is_same_structure = decoded_tensors.keys() == expected_tensors.keys() and all(
+        tensor.shape == expected_tensors[name].shape
+        and tensor.dtype == expected_tensors[name].dtype
+        for name, tensor in decoded_tensors.items()
     )
-    if not is_same_form:
+    if not is_same_structure:
         raise _mismatch_error(label, describe_input(expected), describe_input(decoded))
     largest = 0.0
-    for name, part in decoded_parts.items():
-        if torch.equal(part, expected_parts[name]):
+    for name, tensor in decoded_tensors.items():
+        if torch.equal(tensor, expected_tensors[name]):
             continue
         what = f"the input '{name}'" if name else "the input"
-        first_difference = (part != expected_parts[name]).nonzero()[0].tolist()
+        first_difference = (tensor != expected_tensors[name]).nonzero()[0].tolist()
         location = f"{what} at {first_difference}"
-        expected_value = f"{expected_parts[name][tuple(first_difference)].item():.9g} in {location}"
-        found_value = f"{part[tuple(first_difference)].item():.9g}"
-        if not part.is_floating_point():
+        expected_value = (
+            f"{expected_tensors[name][tuple(first_difference)].item():.9g} in {location}"
+        )
+        found_value = f"{tensor[tuple(first_difference)].item():.9g}"
+        if not tensor.is_floating_point():
             raise _mismatch_error(label, expected_value, found_value)
-        deviation = (part.double() - expected_parts[name].double()).abs().numpy()
+        deviation = (tensor.double() - expected_tensors[name].double()).abs().numpy()
         if name in scales:
-            magnitude = np.maximum(np.abs(expected_parts[name].double().numpy()), 1.0)
+            magnitude = np.maximum(np.abs(expected_tensors[name].double().numpy()), 1.0)
             deviation = deviation / np.where(scales[name] > 0, scales[name], magnitude)
         largest = max(largest, float(deviation.max()))
         if not largest <= _MAX_DEVIATION:
@@ -120,10 +127,10 @@ def _compare(
     return largest
 
 
-def _compare_watched(
+def _require_watched_values(
     values: tuple[float, ...], workload: Workload, frame: pd.DataFrame, position: int
 ) -> None:
-    """Require that the values stored with sampled requests are those of the feature columns.
+    """Require that the values stored with sampled requests equal those of the feature columns.
 
     Raises:
         ContractError: Their number or a value differs.

@@ -1,6 +1,6 @@
-"""Codec of texts: tokenises and pads them as the training rows were.
+"""Codec of texts: tokenises and pads texts in the same way as those of the training rows.
 
-Shape legend: B = texts, L = length of the longest of them [tokens].
+Shape legend: B = texts, L = length of the longest text, or ``max_len`` [tokens].
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from sluice.base.errors import ContractError, PayloadError, SourceError
 from sluice.base.pluralize import pluralize
 from sluice.data.rows.protocol import ModelInput
 from sluice.data.rows.token_padding import pad_documents
-from sluice.workloads.codecs.codec import Codec, as_part
+from sluice.workloads.codecs.codec import Codec, to_json_text
 from sluice.workloads.codecs.identity import CodecProbe
 from sluice.workloads.codecs.probe_texts import SHORT_TEXTS
 from sluice.workloads.codecs.request import CodecRequest
@@ -45,22 +45,24 @@ class TextCodec(Codec):
     """Codec of texts, tokenised and padded as ``TokenRows`` pads the training rows.
 
     Args:
-        tokenizer: Function from a text to its token ids: the one that wrote the training rows.
+        tokenizer: Function from a text to its token ids. It must be the tokenizer of the training
+            rows.
         vocab_size: Number of token ids of the network's embedding.
-        files: Files that determine the tokenizer, or their content, by name. A change of one of
-            them is reported before a request is answered.
+        files: Paths or contents of the files that determine the tokenizer, by name. A changed file
+            is reported before a request is answered.
         max_len: Longer texts are cut after this number of tokens; None keeps them whole.
-        pad_id: Id at the positions after the end of a text.
-        pad_to: ``longest`` pads to the longest text of a request; ``max_len`` to ``max_len``, for
-            networks that need one shape.
+        pad_id: Token id at the positions after the end of a text.
+        pad_to: ``longest`` pads to the longest text of a request. ``max_len`` pads to ``max_len``
+            tokens, for networks that need one shape.
         names: Names of the ids, int64 (B, L), and of the mask, bool (B, L): the parameters of
             ``forward()``. None passes the ids alone, as one tensor.
         column: Column of the feature frame or the raw rows with the texts, from which a rehearsal
             builds its requests.
         watch: Function from a text to the values of the workload's feature columns, such as its
-            length. They are stored with sampled requests, to detect drift; None stores none.
+            length. The values are stored with sampled requests, to detect drift. None: no values
+            are stored.
         probes: Texts whose token ids are compared between training and serving.
-        max_chars: Longer texts are refused [characters].
+        max_chars: Maximum length of a text; longer texts are refused [characters].
         max_texts: Maximum number of texts of a request.
         max_tokens: Maximum number of positions B x L of a request, padding included.
 
@@ -92,7 +94,7 @@ class TextCodec(Codec):
             raise ContractError(
                 f"'pad_to' must be 'longest', or 'max_len' with max_len set, got {pad_to!r} and "
                 f"max_len={max_len}.",
-                fix="Set max_len, or pad to the longest.",
+                fix="Set max_len, or pass pad_to='longest'.",
             )
         limits = {"max_chars": max_chars, "max_texts": max_texts, "max_tokens": max_tokens}
         limits |= {"vocab_size": vocab_size} | ({} if max_len is None else {"max_len": max_len})
@@ -127,7 +129,7 @@ class TextCodec(Codec):
                     fix="Shorten the text.",
                 )
         documents = [
-            self._tokens(text, f"texts.{number}")[: self._max_len]
+            self._token_ids(text, f"texts.{number}")[: self._max_len]
             for number, text in enumerate(request.texts)
         ]
         for number, document in enumerate(documents):
@@ -152,7 +154,7 @@ class TextCodec(Codec):
             return torch.from_numpy(ids)
         return {self._names[0]: torch.from_numpy(ids), self._names[1]: torch.from_numpy(mask)}
 
-    def parts(self) -> dict[str, str]:
+    def identity_parts(self) -> dict[str, str]:
         """Return the settings of padding, and the digests of the tokenizer's files."""
         settings = {
             "vocab_size": self._vocab_size,
@@ -161,7 +163,7 @@ class TextCodec(Codec):
             "pad_to": self._pad_to,
             "names": self._names,
         }
-        return {name: as_part(value) for name, value in settings.items()} | {
+        return {name: to_json_text(value) for name, value in settings.items()} | {
             f"file {name}": _digest(name, content) for name, content in self._files.items()
         }
 
@@ -169,18 +171,18 @@ class TextCodec(Codec):
         """Return the token ids of the probe texts, before padding.
 
         Raises:
-            ContractError: The tokenizer fails on one of them.
+            ContractError: The tokenizer fails on a probe text.
         """
         probes = []
         for text in self._probes:
             try:
-                ids = self._tokens(text, f"The probe text {text[:40]!r}")
+                ids = self._token_ids(text, f"The probe text {text[:40]!r}")
             except PayloadError as error:
                 location = "" if error.__cause__ is None else f" {locate_error(error.__cause__)}"
                 raise ContractError(
                     f"{error.what.rstrip('.')}{location}.",
                     cause="The tokenizer must accept every text, because a client can send any.",
-                    fix="Map what is unknown to a token id of its own.",
+                    fix="Map unknown words to a separate token id.",
                 ) from error
             probes.append(CodecProbe(element=text, result=tuple(ids.tolist())))
         return tuple(probes)
@@ -213,14 +215,14 @@ class TextCodec(Codec):
         """Return what ``watch`` returns for the first text."""
         return () if self._watch is None else tuple(map(float, self._watch(request.texts[0])))
 
-    def _tokens(self, text: str, name: str) -> NDArray[np.int64]:
+    def _token_ids(self, text: str, name: str) -> NDArray[np.int64]:
         try:
             tokens = self._tokenizer(text)
             ids = np.asarray(getattr(tokens, "ids", tokens))
         except Exception as error:  # the tokenizer is user code and may raise anything
             raise PayloadError(
                 f"{name} cannot be tokenised: the tokenizer raised {type(error).__name__}.",
-                fix="Send another text, or report it to the owner of the model.",
+                fix="Send another text, or report the error to the owner of the model.",
             ) from error
         if ids.size == 0:
             return np.zeros(0, np.int64)
@@ -280,5 +282,5 @@ def _digest(name: str, content: Path | bytes) -> str:
     except OSError as error:
         raise SourceError(
             f"The tokenizer file {name} cannot be read: {error.strerror or error}.",
-            fix="Put it back, or correct the files of the TextCodec.",
+            fix="Restore the file, or correct 'files' of TextCodec.",
         ) from None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sluice.base.errors import ContractError, PayloadError
 from sluice.base.pluralize import pluralize
-from sluice.workloads.codecs.codec import Codec, as_part
+from sluice.workloads.codecs.codec import Codec, to_json_text
 from sluice.workloads.codecs.request import CodecRequest
 
 _MAX_LISTED_TOKENS = 2**20
@@ -38,13 +38,14 @@ class TokensRequest(CodecRequest):
 
 
 class TokensCodec(Codec):
-    """Codec of token ids. All sequences of a request have one length, so that nothing is padded.
+    """Codec of token ids. All sequences of a request have the same length, without padding.
 
     Args:
         vocab_size: Number of token ids.
-        max_len: Maximum length of a sequence, that of the training [tokens].
+        max_len: Maximum length of a sequence, the same as in the training [tokens].
         min_len: Minimum length of a sequence [tokens].
-        max_elements: Maximum number of sequences of a request. The server computes no larger batch.
+        max_elements: Maximum number of sequences of a request. The server does not compute larger
+            batches.
 
     Raises:
         ContractError: A setting is less than 1, or ``min_len`` exceeds ``max_len``.
@@ -99,14 +100,14 @@ class TokensCodec(Codec):
                 )
         return torch.tensor(request.sequences, dtype=torch.int64)
 
-    def parts(self) -> dict[str, str]:
+    def identity_parts(self) -> dict[str, str]:
         """Return the size of the vocabulary and the lengths."""
         settings = {
             "vocab_size": self._vocab_size,
             "min_len": self._min_len,
             "max_len": self._max_len,
         }
-        return {name: as_part(value) for name, value in settings.items()}
+        return {name: to_json_text(value) for name, value in settings.items()}
 
     def example(self) -> Tensor:
         """Return the token 0, repeated to the maximum length."""

@@ -1,4 +1,6 @@
-"""Requests with windows of feature rows, and their conversion to arrays; without torch.
+"""Requests with windows of feature rows, and their conversion to arrays.
+
+Servers import this module without torch.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """
@@ -23,7 +25,7 @@ FeatureRow = Annotated[list[FiniteFloat], Field(min_length=1, fail_fast=True)]
 WindowRows = Annotated[list[FeatureRow], Field(min_length=1, fail_fast=True)]
 
 _MAX_COMPARED_CHARS = 200
-"""Number of characters of an unknown column name that are compared with the known names."""
+"""Number of characters of an unknown column name that are compared with the required names."""
 
 MAX_MAGNITUDE = 2.0**63
 """Maximum magnitude of a value. Squares of accepted values, up to 2^126, do not overflow single
@@ -145,7 +147,7 @@ def require_columns(columns: list[str], expected: Sequence[str], *, what: str) -
     Args:
         columns: Columns of a request.
         expected: Columns that are required.
-        what: Noun for one of them.
+        what: Noun for a column, for the message.
 
     Raises:
         PayloadError: A column is missing, unknown or duplicated.
@@ -161,7 +163,7 @@ def require_columns(columns: list[str], expected: Sequence[str], *, what: str) -
         "unknown": _format_names(unknown_names),
         "duplicates": f"{num_duplicates:,}" if num_duplicates else "",
     }
-    listed = "; ".join(f"{problem}: {names}" for problem, names in problems.items() if names)
+    problem_text = "; ".join(f"{problem}: {names}" for problem, names in problems.items() if names)
     hint = (
         suggest_nearest(unknown_names[0][:_MAX_COMPARED_CHARS], missing_names)
         if unknown_names
@@ -169,12 +171,12 @@ def require_columns(columns: list[str], expected: Sequence[str], *, what: str) -
     )
     raise PayloadError(
         f"Columns must be exactly the {pluralize(len(expected), what)} of the model; "
-        f"{listed}.{hint}",
+        f"{problem_text}.{hint}",
         fix="GET /model lists the columns.",
     )
 
 
 def _format_names(names: list[str]) -> str:
-    """Format names for a message: at most eight, cut to 60 characters, as clients send them."""
+    """Return at most eight names, each cut to 60 characters, because clients choose the names."""
     short_names = [name[:60] for name in names[:8]]
     return ", ".join(short_names) + (", ..." if len(names) > len(short_names) else "")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
 from sluice.data.rows.protocol import ModelInput
-from sluice.workloads.codecs.codec import Codec, as_part
+from sluice.workloads.codecs.codec import Codec, to_json_text
 from sluice.workloads.codecs.request import CodecRequest
 from sluice.workloads.codecs.window_requests import PredictRequest, WindowReader
 
@@ -38,9 +38,9 @@ class WindowsCodec(Codec):
         """Return the windows as a tensor (N, L, D)."""
         return torch.from_numpy(self._reader.read_windows(request))
 
-    def parts(self) -> dict[str, str]:
+    def identity_parts(self) -> dict[str, str]:
         """Return the columns and the window length."""
-        return {"columns": as_part(self.columns), "seq_len": as_part(self.seq_len)}
+        return {"columns": to_json_text(self.columns), "seq_len": to_json_text(self.seq_len)}
 
     def example(self) -> ModelInput:
         """Return one window of zeros."""

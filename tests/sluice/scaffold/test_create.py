@@ -225,7 +225,7 @@ def test_insufficient_image_folders_are_refused(tmp_path: Path) -> None:
     )
 
     for folder, message in {
-        "empty": "must contain images, and contains none",
+        "empty": "must contain images, but contains none",
         "single": "at least two classes, got only 'cat'",
         "few": "at least 158 images .* got 20",
         "broken": r"1 of 180 images .* cannot be decoded, the first: cat/7\.png",

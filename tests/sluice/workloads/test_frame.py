@@ -160,7 +160,7 @@ def test_rows_with_equal_inputs_are_kept():
         (
             make_rows().set_axis([pd.Timestamp("2026-01-01")] * NUM_ROWS, axis=0),
             {},
-            "distinct labels, got 59 repeated labels",
+            "distinct index labels, got 59 repeated labels",
         ),
     ],
 )

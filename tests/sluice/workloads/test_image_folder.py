@@ -131,7 +131,7 @@ def test_raw_expectations_require_the_rows_of_all_folds(folder):
 def test_missing_or_empty_folder_is_rejected(tmp_path):
     with pytest.raises(SettingsError, match="needs a folder of images"):
         Pets(ImageFolderSettings()).load_rows()
-    with pytest.raises(SourceError, match="must contain images, and contains none"):
+    with pytest.raises(SourceError, match="must contain images, but contains none"):
         make_workload(tmp_path).load_rows()
 
 
@@ -197,5 +197,5 @@ def test_codec_decodes_request_images_as_in_training(folder, size, shape):
     assert workload.codec().watched_values(request, x) == (
         pytest.approx(frame["brightness"].iloc[3]),
     )
-    with pytest.raises(ContractError, match="needs their size"):
+    with pytest.raises(ContractError, match="needs the setting 'size'"):
         check_served_inputs(make_workload(folder), required=True, raw=raw, frame=frame, folds=folds)

@@ -45,7 +45,7 @@ def test_texts_become_token_ids_with_mask_and_class():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"text": " "}, r"row 1 \(label .*\) has ' '"),
+        ({"text": " "}, r"row 1 \(index label .*\) has ' '"),
         ({"label": "mixed"}, "must be negative, positive; unknown: mixed; missing: negative"),
     ],
 )

@@ -166,10 +166,10 @@ def test_empty_dataset_and_changing_length_are_rejected():
     dataset.length = 19
 
     with pytest.raises(
-        ContractError, match="must not change, and Items had 20 items and now has 19"
+        ContractError, match="must not change, but Items had 20 items and now has 19"
     ):
         source[torch.tensor([3])]
-    with pytest.raises(ContractError, match="at least one item, and Items has none"):
+    with pytest.raises(ContractError, match="at least one item, but Items is empty"):
         DatasetRows(Items(lambda row: row, length=0))
 
 

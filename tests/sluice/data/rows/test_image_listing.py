@@ -47,7 +47,7 @@ def test_folder_without_images_is_rejected(tmp_path, name):
     (tmp_path / "empty" / "class").mkdir(parents=True)
     (tmp_path / "empty" / "class" / "x.csv").write_text("1")
 
-    with pytest.raises(SourceError, match=r"must contain images, and .*none|cannot be listed"):
+    with pytest.raises(SourceError, match=r"must contain images, but .*none|cannot be listed"):
         image_folder_table(tmp_path / name)
 
 

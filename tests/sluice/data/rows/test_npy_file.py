@@ -57,5 +57,5 @@ def test_replaced_file_is_mapped_again_and_its_shape_checked(path):
     assert original.array.sum() == 66
     np.save(path.with_name("new.npy"), np.zeros((5, 3), dtype=int))
     os.replace(path.with_name("new.npy"), path)
-    with pytest.raises(SourceError, match=r"must contain int64 \(4, 3\), and contains"):
+    with pytest.raises(SourceError, match=r"must contain int64 \(4, 3\), but contains"):
         _ = pickle.loads(pickled).array

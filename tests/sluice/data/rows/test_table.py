@@ -209,7 +209,7 @@ def test_removed_or_replaced_cache_is_reported_after_unpickling(parquet, tmp_pat
     content = pickle.dumps(source)
     np.save(file, np.zeros((2, 1), np.float32))
 
-    with pytest.raises(SourceError, match=r"must contain float32 \(5000, 1\), and contains .*2, 1"):
+    with pytest.raises(SourceError, match=r"must contain float32 \(5000, 1\), but contains .*2, 1"):
         pickle.loads(content)[torch.tensor([0])]
     file.unlink()
     with pytest.raises(SourceError, match=rf"There is no file {file}"):

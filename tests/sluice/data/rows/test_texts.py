@@ -42,7 +42,7 @@ def test_missing_or_no_texts_are_rejected(texts, message):
 
 def test_empty_text_and_id_outside_the_vocabulary_are_reported():
     texts = ["w1", "  "]
-    with pytest.raises(ContractError, match=r"text 1 \('  '\) has none"):
+    with pytest.raises(ContractError, match=r"text 1 \('  '\) has no token"):
         TextRows(texts, TOKENIZER.encode, vocab_size=12)[torch.tensor([0, 1])]
     with pytest.raises(ContractError, match=r"from 0 to 2 .* got \d+ at position 0 of text 0"):
         TextRows(texts, TOKENIZER.encode, vocab_size=3)[torch.tensor([0])]

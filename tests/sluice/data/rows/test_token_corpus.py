@@ -37,7 +37,7 @@ def test_ids_of_a_vocabulary_above_65536_are_stored(tmp_path):
 @pytest.mark.parametrize(
     ("documents", "message"),
     [
-        ([[1], [], [2]], "document 1 has none"),
+        ([[1], [], [2]], "document 1 has no token"),
         ([[1], [2, 9, 10]], "got 10 at document 1, position 2"),
         ([[1], [2, -1]], "got -1 at document 1, position 1"),
         ([[1.5]], "Document 0 must be a list of integer token ids, got float64"),

@@ -159,8 +159,8 @@ def test_external_token_file_is_checked_in_chunks(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [
-        ([0, 4, 4, 9], "every document must have at least one token, and document 1 has none"),
-        ([0, 9, 4, 9], "must increase, and decrease after document 1"),
+        ([0, 4, 4, 9], "every document must have at least one token, but document 1 has no token"),
+        ([0, 9, 4, 9], "must increase, but decrease after document 1"),
         ([0, 4, 8], "end with the number of tokens, 9, got 0 and 8"),
         ([1, 9], "must begin with 0"),
         ([0], r"must contain int64 \(documents \+ 1,\)"),

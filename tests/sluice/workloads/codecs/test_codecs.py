@@ -432,7 +432,7 @@ def test_target_among_the_raw_columns_is_filled_with_a_constant():
     assert check_codec(workload).outcome == "pass"
     with pytest.raises(ContractError, match="must name columns of the raw schema"):
         RawRowsCodec(workload, context_rows=9, unknown={"lable": 0.0})
-    with pytest.raises(ContractError, match="'unknown_newest' other columns of it, got 'label'"):
+    with pytest.raises(ContractError, match="other columns of this schema, got 'label'"):
         RawRowsCodec(
             workload, context_rows=9, unknown={"label": 0.0}, unknown_newest={"label": 0.0}
         )
