@@ -112,8 +112,8 @@ def link_receipts(
 ) -> None:
     """Store receipts and link each of them to a version once.
 
-    A receipt that is linked already is recorded again as the latest of its gate. A promotion
-    receipt is not recorded again, because its decision is final.
+    A receipt that is linked already, but is not the latest of its gate, is recorded again as the
+    latest. A promotion receipt is not recorded again, because its decision is final.
     """
     linked_receipts = load_linked_receipts(connection, model, number)
     newest_digests = {each.receipt.gate: each.receipt.digest for each in linked_receipts}

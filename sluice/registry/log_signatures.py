@@ -36,8 +36,8 @@ def require_signed(
     """Reject a log in which a line is not signed by a known key, before the log is used or changed.
 
     The function verifies the anchor outside the database, the head, its signature, and the lines
-    that this signature covers. Of the previous signature, only the existence is verified. ``check``
-    verifies all signatures.
+    that this signature covers. Of the previous signature, it verifies only that it exists and names
+    a known key. ``check`` verifies all signatures.
 
     Raises:
         IntegrityError: A line is not signed, was changed after signing, or is missing.

@@ -70,8 +70,8 @@ class NonFiniteGuard:
         """Check the loss, and stop the program after ``stop_after`` consecutive non-finite losses.
 
         Raises:
-            SystemExit: The program stops. Its last good state, if it has one, was saved unless
-                saving failed.
+            SystemExit: The program stops. If it had a good state, the last one was saved, or a
+                message reported that it could not be saved.
         """
         tracer, loss = self._tracer, ended.tensors
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not tracer.is_on:

@@ -1,10 +1,10 @@
 """Predicts the next step of each thread, and compares each event with the prediction.
 
 A step pattern is predicted once it has followed the previous pattern often enough. The first
-mismatch ends the prediction: the step is recorded fully, including the events already matched. One
-step in ``full_sample_every`` is always recorded fully. So the trace has the order of events and the
-losses of every step. Gradient states, learning rates, norms and times are known only for fully
-recorded steps.
+mismatch ends the prediction: the step is recorded fully, including the events already matched. Of
+``full_sample_every`` consecutive steps of a thread, at least one is recorded fully. So the trace
+has the order of events and the losses of every step. Gradient states, learning rates, norms and
+times are known only for fully recorded steps.
 """
 
 from collections.abc import Sequence
