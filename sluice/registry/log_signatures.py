@@ -65,7 +65,7 @@ def require_signed(
 
 
 def require_valid_chain(connection: Connection) -> None:
-    """Reject a log whose hash chain is broken anywhere, before the production pointer moves.
+    """Reject a log whose hash chain is broken anywhere, before the pointer or a rollout changes.
 
     Raises:
         IntegrityError: A line was changed or is missing.

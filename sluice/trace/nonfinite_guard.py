@@ -59,8 +59,8 @@ class NonFiniteGuard:
         self._last_good_state: dict[str, Any] | None = None
         self._has_saved_bundle = False
         self._step_to_skip = 0
-        """Number of the last step that the guard skipped or is about to skip; 0 before the first
-        such step."""
+        """Number of the last step that the guard skipped or is about to skip; 0 without such a
+        step."""
         self._cleared_parameters: set[int] = set()
         """``id`` of each parameter whose gradient was cleared since the last non-finite loss."""
         self._rng_state = torch.get_rng_state()

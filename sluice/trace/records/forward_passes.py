@@ -83,8 +83,8 @@ class ProbeRecord(Record):
     network: int
     probe: Literal["later tokens", "own tokens", "padding", "rows", "weights"]
     changed: int = Field(
-        description="Number of changed positions, rows or parameters. For 'padding': number of "
-        "changed padding positions."
+        description="Number of changed positions of a row, of changed rows, or of changed "
+        "parameters. For 'padding': number of changed padding positions, over all rows."
     )
     largest_effect: float = Field(
         description="Largest change of a compared output, divided by the largest absolute output."
