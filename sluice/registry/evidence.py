@@ -217,7 +217,7 @@ def store_decision(
 def store_external_decision(
     connection: Connection, model: str, receipt: Receipt, *, at: datetime
 ) -> None:
-    """Store a decision that was not made by ``Ledger.decide``; reject a contradictory one.
+    """Store a decision that a caller passes, unless it is stored; reject a contradictory one.
 
     The caller must hold the lock of the model.
 

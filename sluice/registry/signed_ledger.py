@@ -65,8 +65,8 @@ class SignedLedger(RefusalRecordingLedger):
         """Reject the change if the ledger has a key and any line of the log was changed.
 
         The caller calls this method in the transaction that moves the production pointer or starts
-        a rollout. A promotion also checks the log before it loads the weights, but loading takes
-        seconds, and somebody could change the log meanwhile.
+        a rollout. A promotion also checks rows of the registry before it loads the weights, but
+        loading takes seconds, and somebody could change rows meanwhile.
         """
         if self._keys is not None:
             log_signatures.require_valid_chain(connection)

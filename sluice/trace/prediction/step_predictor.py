@@ -157,12 +157,12 @@ class StepPredictor:
         """
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
         backward_codes = self._tracer.events.backward_codes
-        last_pattern_index = {
+        last_index_by_entry = {
             pattern.optimizer_entry: pattern_index for pattern_index, pattern in enumerate(patterns)
         }
         # The optimizer of the running step is included, even if it made no repeated step.
-        for entry in dict.fromkeys((current.optimizer_entry, *last_pattern_index)):
-            tracker, pattern_index = entry.gradient_tracker, last_pattern_index.get(entry, -1)
+        for entry in dict.fromkeys((current.optimizer_entry, *last_index_by_entry)):
+            tracker, pattern_index = entry.gradient_tracker, last_index_by_entry.get(entry, -1)
             zero_grad_code = entry.zero_grad_code
             codes_since_step = [  # since the last step of this optimizer
                 *chain.from_iterable(pattern.codes for pattern in patterns[pattern_index + 1 :]),

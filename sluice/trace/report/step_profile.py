@@ -93,10 +93,10 @@ def format_peak_memory(profile: StepProfile) -> str:
     """Return the peak memory, such as '326 MiB, 120 MiB on the GPU'; '' if it is unknown."""
     if not profile.peak_host_bytes:
         return ""
-    device = f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
-    return (
-        f"{profile.peak_host_bytes / 2**20:,.0f} MiB{device if profile.peak_device_bytes else ''}"
-    )
+    host_text = f"{profile.peak_host_bytes / 2**20:,.0f} MiB"
+    if not profile.peak_device_bytes:
+        return host_text
+    return f"{host_text}, {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
 
 
 def profile_steps(trace: Trace) -> StepProfile | None:
