@@ -169,7 +169,7 @@ class StepPredictor:
                 *matched_codes,
             ]
             has_zero_grad = any(zero_grad_code in codes for codes in code_lists)
-            # Without a zero_grad event, and with gradients that are not kept from step to step, the
+            # If there is no zero_grad event, but gradients are not kept from step to step, the
             # program clears gradients in a way that causes no event.
             clears_silently = not has_zero_grad and not self._patterns.keeps_gradients(
                 current if pattern_index < 0 else patterns[pattern_index]
