@@ -100,7 +100,8 @@ def accept_code(
 
     Args:
         lineage: Lineage from the file.
-        local_paths: Import paths that the shipped pipeline or a version trained here uses.
+        local_paths: Import paths that a version trained here uses, or the pipeline file of this
+            model that is part of Sluice.
         trusted_paths: Import paths that the user trusts with ``--trust``, as typed.
 
     Raises:
@@ -160,8 +161,8 @@ def require_trusted_modules(version: Version) -> None:
 
     Raises:
         ContractError: See ``user_code_paths``.
-        UntrustedCode: The version was imported, and one of its paths is not trusted, or it names
-            no user code.
+        UntrustedCode: The version was imported. It names a path that is not trusted, or it names no
+            user code.
     """
     if not version.is_imported:
         return

@@ -22,7 +22,7 @@ from sluice.base.redaction import redact
 from sluice.registry import migrations, tables
 
 BUSY_TIMEOUT_S = 30.0
-"""Maximum time that a writer waits for another writer [s]."""
+"""Maximum time that a writer of an SQLite registry waits for another writer [s]."""
 
 
 class Database:

@@ -317,16 +317,16 @@ def _flatten(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
     A list becomes a text. A list of mappings is omitted.
     """
-    flat: dict[str, Any] = {}
+    flat_values: dict[str, Any] = {}
     for name, value in evidence.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{name} ")
+            flat_values |= _flatten(value, f"{prefix}{name} ")
         elif isinstance(value, list | tuple):
             if not _is_list_of_mappings(value):
-                flat[prefix + name] = _format_list(value)
+                flat_values[prefix + name] = _format_list(value)
         else:
-            flat[prefix + name] = value
-    return flat
+            flat_values[prefix + name] = value
+    return flat_values
 
 
 def _shorten_digest(text: str) -> str:

@@ -112,8 +112,8 @@ def link_receipts(
 ) -> None:
     """Store receipts and link each of them to a version once.
 
-    A receipt that is linked already is recorded again as the latest of its gate. A promotion
-    receipt is not recorded again, because its decision is final.
+    A receipt that is linked already, but is not the latest of its gate, is recorded again as the
+    latest. A promotion receipt is not recorded again, because its decision is final.
     """
     linked_receipts = load_linked_receipts(connection, model, number)
     newest_digests = {each.receipt.gate: each.receipt.digest for each in linked_receipts}
@@ -217,7 +217,7 @@ def store_decision(
 def store_external_decision(
     connection: Connection, model: str, receipt: Receipt, *, at: datetime
 ) -> None:
-    """Store a decision that was not made by ``Ledger.decide``; reject a contradictory one.
+    """Store a decision that a caller passes, unless it is stored; reject a contradictory one.
 
     The caller must hold the lock of the model.
 

@@ -120,7 +120,7 @@ class Keyring:
         """Return the name of the actor who signs a change; this actor must own the signing key.
 
         A change that names no actor is signed in the name of the first owner of the key. Without
-        ``known_keys.yaml``, any actor may sign, and the name for such a change is "".
+        ``known_keys.yaml``, any actor may sign, and a change that names no actor gets the name "".
 
         Args:
             actor: Actor of the change; None for a change that names no actor.

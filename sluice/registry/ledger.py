@@ -287,8 +287,9 @@ class Ledger(SignedLedger):
     ) -> ApprovalStatus:
         """Return which approval the next promotion of a version requires, and which is recorded.
 
-        No approval is required in two cases: the version is in production, or its promotion is
-        blocked, for example because its verdict against the version in production is not PROMOTE.
+        An approval is never required in two cases: the version is in production, or its promotion
+        is blocked, for example because its verdict against the version in production is not
+        PROMOTE.
 
         Args:
             model: Name of the model.

@@ -36,8 +36,8 @@ def require_signed(
     """Reject a log in which a line is not signed by a known key, before the log is used or changed.
 
     The function verifies the anchor outside the database, the head, its signature, and the lines
-    that this signature covers. Of the previous signature, only the existence is verified. ``check``
-    verifies all signatures.
+    that this signature covers. Of the previous signature, it verifies only that it exists and names
+    a known key. ``check`` verifies all signatures.
 
     Raises:
         IntegrityError: A line is not signed, was changed after signing, or is missing.
@@ -65,7 +65,7 @@ def require_signed(
 
 
 def require_valid_chain(connection: Connection) -> None:
-    """Reject a log whose hash chain is broken anywhere, before the production pointer moves.
+    """Reject a log whose hash chain is broken anywhere, before the pointer or a rollout changes.
 
     Raises:
         IntegrityError: A line was changed or is missing.

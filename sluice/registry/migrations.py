@@ -2,8 +2,9 @@
 
 All migration steps and the new version number are written in one transaction, so a crash leaves the
 old schema intact. If two processes open the registry at the same time, the second process finds a
-migrated schema. Steps only add tables and nullable columns, or widen a column. Alembic is therefore
-not used; it would need a second version table and a folder of scripts.
+migrated schema. Steps only add tables, triggers and nullable columns, widen a column, or insert
+rows about existing entries into new tables. Alembic is therefore not used; it would need a second
+version table and a folder of scripts.
 """
 
 from collections.abc import Callable, Mapping
@@ -102,7 +103,7 @@ def _add_local_lineages(connection: Connection) -> None:
 
 
 def _add_signers(connection: Connection) -> None:
-    """Migrate from 5 to 6: add the range and actor of signatures, and rejected attempts."""
+    """Migrate from 5 to 6: add the signed range, kind and actor to signatures; add refusals."""
     table = tables.signatures
     existing_columns = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     for column in (table.c.since, table.c.kind, table.c.actor):

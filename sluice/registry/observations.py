@@ -36,8 +36,8 @@ R = TypeVar("R", bound=Record)
 
 MAX_SAMPLES = 20_000
 """Maximum number of samples per model. If there are more, the oldest samples are deleted, except
-keyed pairs of the last rollout: samples with the predictions of both arms and a row key, the index
-label of the predicted row."""
+keyed pairs of the last rollout. A keyed pair is the first sample that has the predictions of both
+arms for a row key (the index label of the predicted row)."""
 
 
 class Observations:

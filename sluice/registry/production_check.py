@@ -283,7 +283,8 @@ def _select_rows(model: str, version_numbers: Sequence[int]) -> list[RowSelectio
 def _load_served_numbers(connection: Connection, model: str) -> list[int]:
     """Return the numbers of the production version and of the challenger of an active rollout.
 
-    A damaged pointer or rollout is omitted.
+    If the pointer is damaged, the list is empty. If the rollout is damaged, its challenger is
+    omitted.
     """
     served_numbers: list[int] = []
     try:

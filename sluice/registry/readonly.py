@@ -47,7 +47,7 @@ class ReadonlyLedger:
 
         Args:
             url: SQLAlchemy URL, as in ``Home.registry_url``.
-            clock: Returns the current time, which a subclass that writes stores with its entries.
+            clock: Returns the current time. Subclasses with write methods store it with each entry.
             create: Whether to create the registry if it does not exist.
             key: Key that verifies signatures, and with which a subclass signs its changes. None for
                 an unsigned log.

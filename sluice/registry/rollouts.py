@@ -267,9 +267,10 @@ class RolloutLedger(Ledger):
     ) -> Transition:
         """Promote the challenger of a rollout after all steps passed; repeated calls do no harm.
 
-        The pointer and the rollout change in one transaction. The rollout is rolled back, and its
-        transition says why, if the evidence no longer allows the promotion, or if the challenger is
-        damaged. The rollout still awaits promotion after one of these errors:
+        The pointer and the rollout change in one transaction. The rollout is rolled back in these
+        cases, and its transition says why: the evidence no longer allows the promotion, another
+        version was moved to production, or the challenger is damaged. The rollout still awaits
+        promotion after one of these errors:
 
         - A required approval is missing. An approval that was valid when the rollout started does
           not expire during the rollout.

@@ -34,8 +34,8 @@ class ErasureReport(Record):
     )
     pairs: int = Field(description="Number of deleted samples with predictions of both arms.")
     awaiting_label: int = Field(
-        description="Number of deleted pairs to which a label could be joined: the first pair of "
-        "each row key."
+        description="Number of deleted pairs that were stored to be joined with a label: the first "
+        "pair of each row key. The label may have arrived or not."
     )
     kept: int = Field(description="Number of remaining samples of the model.")
     unnamed: int = Field(

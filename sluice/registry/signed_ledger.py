@@ -62,11 +62,11 @@ class SignedLedger(RefusalRecordingLedger):
                     anchor_writing.enter_context(anchor.writing(signed_line))
 
     def _require_valid_chain(self, connection: Connection) -> None:
-        """Reject a signed move of the production pointer if any line of the log was changed.
+        """Reject the change if the ledger has a key and any line of the log was changed.
 
-        The caller calls this method in the transaction that moves the pointer. The rows were also
-        checked before the weights were loaded, but loading takes seconds, and somebody could change
-        rows meanwhile.
+        The caller calls this method in the transaction that moves the production pointer or starts
+        a rollout. A promotion also checks rows of the registry before it loads the weights, but
+        loading takes seconds, and somebody could change rows meanwhile.
         """
         if self._keys is not None:
             log_signatures.require_valid_chain(connection)

@@ -56,7 +56,7 @@ def _watch_networks(tracer: TracerContext) -> None:
 
 
 _INSTALLERS = (
-    install_fast_path,  # first, because it wraps hooks that the others install
+    install_fast_path,  # first, so that it can wrap the hooks that the others then install
     _watch_networks,
     watch_gradients,
     watch_backward,
@@ -163,7 +163,8 @@ def end(tracer: Tracer, *, raised: str) -> None:
 def _register_fork_callbacks() -> None:
     """Trace forked processes, too, as long as a trace is active.
 
-    Neither callback can be unregistered, so both are registered once per process.
+    Registers a callback of ``os`` and one of ``multiprocessing``. Neither can be unregistered, so
+    this function is cached and runs once per process.
     """
     os.register_at_fork(after_in_child=_begin_in_child)
     # Use a callback of multiprocessing, too: the processes that multiprocessing forks run no atexit

@@ -59,8 +59,8 @@ class NonFiniteGuard:
         self._last_good_state: dict[str, Any] | None = None
         self._has_saved_bundle = False
         self._step_to_skip = 0
-        """Number of the last step that the guard skipped or is about to skip; 0 before the first
-        such step."""
+        """Number of the last step that the guard skipped or is about to skip; 0 without such a
+        step."""
         self._cleared_parameters: set[int] = set()
         """``id`` of each parameter whose gradient was cleared since the last non-finite loss."""
         self._rng_state = torch.get_rng_state()
@@ -70,8 +70,8 @@ class NonFiniteGuard:
         """Check the loss, and stop the program after ``stop_after`` consecutive non-finite losses.
 
         Raises:
-            SystemExit: The program stops. Its last good state, if it has one, was saved unless
-                saving failed.
+            SystemExit: The program stops. If it had a good state, the last one was saved, or a
+                message reported that it could not be saved.
         """
         tracer, loss = self._tracer, ended.tensors
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not tracer.is_on:

@@ -51,8 +51,8 @@ class TraceSettings(Settings):
     history_bytes: int = Field(
         64 * 2**20,
         ge=2**16,
-        description="Maximum disk space for the history of the whole run [bytes]. When the history "
-        "is full, no more losses, norms and statistics are added to it.",
+        description="Size of the history of the whole run [bytes] beyond which no more losses, "
+        "norms and statistics are added to it. Rarer records, such as epochs, are still added.",
     )
     history_rows: int = Field(
         1024,

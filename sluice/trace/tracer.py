@@ -144,13 +144,13 @@ class Tracer:
                 "recorded, because the trace has too many distinct event sequences."
             )
             self.note("full", text)
-        host, device = peak_memory()
+        host_bytes, device_bytes = peak_memory()
         record = TraceEnd(
             steps=self.steps.last_step,
             seconds=(self.clock() - self._began_ns) / 1e9,
             raised=raised,
-            peak_host_bytes=host,
-            peak_device_bytes=device,
+            peak_host_bytes=host_bytes,
+            peak_device_bytes=device_bytes,
         )
         self.recorder.write("end", record)
         self.steps.flush()

@@ -47,7 +47,7 @@ def _resembles_requires_grad(name: str) -> bool:
 
 
 def find_tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
-    """Yield name and value of each setting of a module that ties output and embedding weights.
+    """Yield name and value of each setting for weight tying (of output and embedding) in a module.
 
     Settings are attributes of the module, or attributes or keys of its config.
     """

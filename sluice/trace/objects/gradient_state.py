@@ -29,9 +29,8 @@ _MAX_ELEMENTS = 2**14
 """Maximum number of elements of a gradient that ``GradientCheck`` reads."""
 
 _MAX_VALUE_CHECKS = 32
-"""Maximum number of reads in a row that find no zero gradient although the version of the gradient
-is unchanged. Such gradients are read because ``.grad.data.zero_()`` does not change the version.
-After this number, such gradients are no longer read."""
+"""Maximum number of reads of gradients with an unchanged version, since the last zero gradient.
+Such gradients are read because ``.grad.data.zero_()`` does not change the version."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
@@ -230,7 +229,7 @@ class GradientCheck:
 
     @staticmethod
     def _choose(with_gradients: list[Tensor]) -> list[Tensor]:
-        """Choose a parameter near the input, where most faults are visible, and in the middle.
+        """Choose a parameter near the input, where most faults are visible, and one in the middle.
 
         Each parameter is the smallest of two successive parameters. A parameter is omitted if its
         gradient cannot be read fast.

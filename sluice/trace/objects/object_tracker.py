@@ -29,16 +29,17 @@ class OptimizerEntry:
     num_steps: int = 0
     """Number of steps that ended, including skipped steps."""
     last_norm_read_step: int = -1
-    """Number of this optimizer's step, counted from 1, that followed the latest gradient clip whose
-    norm the tracer read. -1 if the tracer read no norm, for example on a GPU."""
+    """Number of the step of this optimizer, counted from 1, in which the tracer last read the norm
+    of the gradients before they were clipped. -1 if it read no norm, for example on a GPU."""
     num_groups: int = 0
     """Number of parameter groups at the last step."""
     learning_rates: list[Any] = field(default_factory=list)
     """Learning rate of each group at the last step."""
     has_irregular_closure_calls: bool = False
-    """Whether a step of the optimizer called its closure several times, as LBFGS does, or never."""
+    """Whether a step that was given a closure called it several times, as LBFGS does, or never."""
     has_untraced_gradients: bool = False
-    """Whether the optimizer has gradients from before the trace, and was not used since."""
+    """Whether gradients of the optimizer may date from before the trace. Reset by the first
+    gradient check after a step of the optimizer, or after its gradients were cleared."""
     step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
     """Event codes of its steps, by the flags of the step event."""
     zero_grad_code: int = -1

@@ -1,7 +1,7 @@
 """Tied parameters of a program, and whether their ties are still intact.
 
-A tie is a parameter that is registered in two modules. A tie is stored as two paths (module and
-name), which stay valid when a module is replaced by another module under the same name.
+A tie is a parameter that is registered under two paths, usually in two modules. A path is a module
+and a name. It stays valid when a module is replaced by another module under the same name.
 """
 
 import weakref

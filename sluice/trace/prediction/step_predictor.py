@@ -1,10 +1,10 @@
 """Predicts the next step of each thread, and compares each event with the prediction.
 
 A step pattern is predicted once it has followed the previous pattern often enough. The first
-mismatch ends the prediction: the step is recorded fully, including the events already matched. One
-step in ``full_sample_every`` is always recorded fully. So the trace has the order of events and the
-losses of every step. Gradient states, learning rates, norms and times are known only for fully
-recorded steps.
+mismatch ends the prediction: the step is recorded fully, including the events already matched. Of
+``full_sample_every`` consecutive steps of a thread, at least one is recorded fully. So the trace
+has the order of events and the losses of every step. Gradient states, learning rates, norms and
+times are known only for fully recorded steps.
 """
 
 from collections.abc import Sequence
@@ -157,19 +157,19 @@ class StepPredictor:
         """
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
         backward_codes = self._tracer.events.backward_codes
-        last_pattern_index = {
+        last_index_by_entry = {
             pattern.optimizer_entry: pattern_index for pattern_index, pattern in enumerate(patterns)
         }
         # The optimizer of the running step is included, even if it made no repeated step.
-        for entry in dict.fromkeys((current.optimizer_entry, *last_pattern_index)):
-            tracker, pattern_index = entry.gradient_tracker, last_pattern_index.get(entry, -1)
+        for entry in dict.fromkeys((current.optimizer_entry, *last_index_by_entry)):
+            tracker, pattern_index = entry.gradient_tracker, last_index_by_entry.get(entry, -1)
             zero_grad_code = entry.zero_grad_code
             codes_since_step = [  # since the last step of this optimizer
                 *chain.from_iterable(pattern.codes for pattern in patterns[pattern_index + 1 :]),
                 *matched_codes,
             ]
             has_zero_grad = any(zero_grad_code in codes for codes in code_lists)
-            # Without a zero_grad event, and with gradients that are not kept from step to step, the
+            # If there is no zero_grad event, but gradients are not kept from step to step, the
             # program clears gradients in a way that causes no event.
             clears_silently = not has_zero_grad and not self._patterns.keeps_gradients(
                 current if pattern_index < 0 else patterns[pattern_index]

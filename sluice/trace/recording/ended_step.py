@@ -25,7 +25,8 @@ class EndedStep(NamedTuple):
     """End time [ns]; 0 for repeated steps."""
     began_ns: int
     """End time of the previous step in this thread [ns]. For the first step of the thread, the time
-    at which the trace began or the thread recorded its first event. 0 for repeated steps."""
+    at which the trace began or the thread recorded its first event. If the prediction of this step
+    failed, the time of the first unexpected event. 0 for repeated steps."""
     since_recorded_step_ns: int
     """Time from the end of the previous fully recorded step, of any thread, to the end of this step
     [ns]; 0 for repeated steps."""

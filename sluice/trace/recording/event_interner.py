@@ -18,7 +18,8 @@ EventKey = tuple[TraceEventKind, int, int, tuple[str, ...], int]
 
 OVERFLOW_INDEX = -(2**31)
 """Sequence index of all steps beyond the maximum number of distinct sequences. It differs from
-every valid index, and from -1 - index, the key of an unfinished sequence in the recorder."""
+every valid index. It also differs from the keys -1 - index, under which ``Recorder`` counts
+unfinished steps."""
 
 
 class EventInterner:
@@ -57,8 +58,8 @@ class EventInterner:
     def intern_step(self, codes: Sequence[int], thread: int) -> tuple[int, tuple[int, ...]]:
         """Return the index of a step's sequence, and the positions in ``codes`` of its events.
 
-        The sequence contains each repeated block of events only once. The index is
-        ``OVERFLOW_INDEX`` if there are too many distinct sequences.
+        The sequence contains each repeated block of events only once. If the sequence is new and
+        the maximum number of distinct sequences is reached, the index is ``OVERFLOW_INDEX``.
         """
         cache_key = (thread, tuple(codes))
         cached_result = self._cache.get(cache_key)

@@ -11,7 +11,7 @@ from sluice.trace.thread_state import ThreadState
 
 _MAX_EVENTS = 4096
 """Number of events of a step at which repeated blocks of events are folded: stored only once.
-Usually only a step after a long evaluation has this number of events."""
+Usually only a step after a long evaluation reaches this number."""
 
 
 class EventRecorder:
@@ -47,7 +47,10 @@ class EventRecorder:
         return code
 
     def record(self, thread: ThreadState, code: int) -> None:
-        """Record an event by its code; if it equals the predicted event, advance the prediction."""
+        """Record an event by its code.
+
+        If the event equals the predicted event, only the position in the prediction advances.
+        """
         prediction = thread.prediction
         position = prediction.position
         if position >= 0:

@@ -7,8 +7,8 @@ class LogSpacedSampler:
     The number of kept rows grows with the logarithm of the length of the series.
 
     Args:
-        initial_rows: Number of rows at the beginning of which every row is kept; at least 2. Later,
-            the interval between kept rows doubles after every ``initial_rows // 2`` kept rows.
+        initial_rows: Number of first rows that are all kept; at least 2. Later, the interval
+            between kept rows doubles after every ``initial_rows // 2`` kept rows.
     """
 
     __slots__ = ("_initial_rows", "_interval", "_next_position", "_position", "_rows_left")
@@ -21,7 +21,10 @@ class LogSpacedSampler:
         """Interval between kept rows, and number of rows that are still kept at this interval."""
 
     def skip_if_none_kept(self, num_rows: int) -> bool:
-        """Advance by ``num_rows`` rows if no such row is kept; return False otherwise."""
+        """Advance by ``num_rows`` rows and return True if none of these rows is kept.
+
+        If one of them is kept, return False without advancing.
+        """
         if self._position + num_rows > self._next_position:
             return False
         self._position += num_rows

@@ -25,7 +25,8 @@ class StepRecorder:
         events: Events of all threads since their last steps.
         sampling: Takes samples before and after a step.
         recorder: Writes the steps.
-        bus: Publishes the delivered steps, and when a prediction may begin.
+        bus: Publishes the delivered steps, and an event at each step after which a prediction may
+            begin.
         clock: Monotonic time [ns].
         began_ns: Time at which the trace began [ns].
     """
@@ -57,7 +58,7 @@ class StepRecorder:
         self._pending_steps: list[tuple[Any, ...]] = []
         """Fields of an ``EndedStep`` for each buffered entry."""
         self._delivery_step = 0
-        """Number of the step at whose end the buffered steps are delivered."""
+        """Number of the step at whose end, at the latest, the buffered steps are delivered."""
 
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """Record that an optimizer is about to make a step, and take samples before it."""

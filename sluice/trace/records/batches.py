@@ -56,8 +56,8 @@ class SketchRecord(Record):
     """A set of integers, or a deterministic sample of it (bottom-k sketch).
 
     Every integer is hashed to 64 bits, and the smallest hashes are kept. An incomplete sketch lacks
-    all hashes above its maximum. Sketches are therefore compared only up to the smallest maximum of
-    an incomplete sketch.
+    all hashes above its largest hash. Several sketches are therefore compared only up to the
+    smallest of these largest hashes.
     """
 
     values: tuple[int, ...] = Field(description="Distinct hashes in ascending order.")

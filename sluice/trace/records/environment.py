@@ -50,7 +50,8 @@ class DataParallelRecord(Record):
         "wrappers plus its network index. -1 if the program itself reduces gradients."
     )
     kind: str = Field(
-        description="Class name; 'all_reduce' if the program itself reduces gradients."
+        description="Class name of the wrapper; 'FullyShardedDataParallel' for every sharded "
+        "network; 'all_reduce' if the program itself reduces gradients."
     )
     network: int = Field(
         description="Network index of the wrapped network; -1 if only its wrapper calls it, or if "

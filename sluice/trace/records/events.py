@@ -7,7 +7,7 @@ last step of a thread are an open sequence.
 
 If the steps of a program take little time, most steps are not recorded fully. Their events are only
 compared with the events of an earlier step (``sluice.trace.prediction``). If they match, the step
-gets the sequence of the earlier step, whose flags are not read again.
+gets the sequence of the earlier step, including the flags of its events.
 """
 
 from typing import Literal
@@ -37,7 +37,7 @@ TraceEventKind = Literal[
 
 - epoch: an iteration over a loader starts. object_id: loader.
 - batch: a loader yields a batch. object_id: loader.
-- forward: a network returns that was not called by another network. object_id: network;
+- forward: a network returns; calls inside another network are not recorded. object_id: network;
   related_id: loader of the last batch, -1 without a loader. Flags: "grad" if the first output
   tensor requires gradients; "training" or "evaluating", the mode of the network itself. Also
   "sensitive training" if a submodule whose output depends on the mode (dropout, batch norm) is in
@@ -59,9 +59,9 @@ TraceEventKind = Literal[
   it has a closure (the step begins after the first run of the closure); "by scaler" if a gradient
   scaler makes the step; "in backward" if a backward pass is running; "edited" if the program itself
   changed accumulated gradients, for example divided them.
-- stepped: an optimizer ends its step. Recorded only for an optimizer that, in this or an earlier
-  step, did not call its closure exactly once. The events of all closure calls after the first are
-  between "step" and "stepped".
+- stepped: an optimizer ends a step that was given a closure. Recorded only if the optimizer, in
+  this or an earlier step, called its closure several times or not at all. The events of all closure
+  calls after the first are between "step" and "stepped".
 - skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
 - schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.
 - mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule and for a network that was
@@ -122,7 +122,8 @@ class RecentStep(Record):
     times_us: tuple[int, ...] = Field(
         description="Time of each event of the sequence [us since the start of the trace]. The "
         "events of a block that was repeated have the times of its first run, except the last "
-        "event of the block: it has the time at which the last run ended."
+        "event of the block: it has the time at which the last run ended. If a prediction of the "
+        "step failed, the events up to the failure have the time of the failure."
     )
     ended_us: int | None = Field(
         None, description="End of the step [us since the start of the trace]; None if unknown."
@@ -131,5 +132,6 @@ class RecentStep(Record):
         None,
         description="End of the previous step in the same thread [us since the start of the "
         "trace]. For the first step of a thread: the time at which the trace began or the thread "
-        "recorded its first event. None if unknown.",
+        "recorded its first event. If a prediction of the step failed: the time of the failure. "
+        "None if unknown.",
     )

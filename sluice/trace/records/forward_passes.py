@@ -66,9 +66,9 @@ class ProbeRecord(Record):
     - later tokens: The second half of each sequence of tokens or values is changed. The outputs of
       the first half are compared. Only for networks that are trained to predict the next token or
       value.
-    - own tokens: The second half is changed, too, but the output at the first changed token is also
-      compared. Only for networks whose targets are the input tokens. If the network itself shifts
-      its input, this output does not depend on the token at its own position and does not change.
+    - own tokens: The same change as for 'later tokens'. The output at the first changed position is
+      compared, too: it does not change if the network shifts its input itself. Only for networks
+      whose targets are the input tokens.
     - padding: The embeddings of padding are changed; in separate passes, the embeddings of real
       tokens are changed. The outputs at the unchanged real tokens are compared. Outputs without
       positions are compared as a whole.
@@ -83,8 +83,8 @@ class ProbeRecord(Record):
     network: int
     probe: Literal["later tokens", "own tokens", "padding", "rows", "weights"]
     changed: int = Field(
-        description="Number of changed positions, rows or parameters. For 'padding': number of "
-        "changed padding positions."
+        description="Number of changed positions of a row, of changed rows, or of changed "
+        "parameters. For 'padding': number of changed padding positions, over all rows."
     )
     largest_effect: float = Field(
         description="Largest change of a compared output, divided by the largest absolute output."

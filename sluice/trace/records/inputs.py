@@ -107,7 +107,10 @@ class InputRecord(Record):
 
 
 class RowsRecord(Record):
-    """Row fingerprints of the input of a network call: of the first calls and a few later calls."""
+    """Row fingerprints of the input of a network call.
+
+    They are recorded for the first calls of a call group, and for a few later calls.
+    """
 
     step: int = Field(description="Number of optimizer steps before the call.")
     network: int
@@ -116,8 +119,8 @@ class RowsRecord(Record):
     is_integer: bool = Field(description="Whether the input is tokens or other integers.")
     is_continuous: bool = Field(
         False,
-        description="Whether equal rows are certainly copies of one row, not equal by chance, "
-        "because values rarely repeat, or unequal rows differ in many columns.",
+        description="Whether equal rows must be copies of one row, because values rarely repeat, "
+        "or because unequal rows differ in many columns.",
     )
     rows: tuple[int, ...] = Field(description="64-bit fingerprints of at most 1,024 rows.")
     num_rows: int = Field(0, description="Number of rows of the whole call.")

@@ -56,15 +56,19 @@ class NextTokenTargets(Record):
 class LossRecord(Record):
     """A call of a loss function of ``torch.nn.functional``, or a loss that the program computes.
 
-    These calls are recorded: the first calls of each function and network; calls at some steps with
-    statistics; the last call before the backward pass of a non-finite loss, if it is a cross
-    entropy; and calls of binary_cross_entropy that raise an error.
+    These calls are recorded:
+
+    - The first calls of each function, network and gradient mode in a training phase.
+    - Calls at some steps with statistics.
+    - The last call before the backward pass of a non-finite loss, if it is cross_entropy or
+      nll_loss.
+    - Calls of binary_cross_entropy that raise an error.
     """
 
     step: int = Field(description="Number of optimizer steps before the call.")
     kind: str = Field(
         description="Name of the function, such as 'cross_entropy'; for a loss that the program "
-        "computes itself, one of the four kinds above."
+        "computes itself, one of the four ``MANUAL_*`` names."
     )
     network: int = Field(description="Network that was called last; -1 without one.")
     loader: int = Field(description="Loader of the last batch; -1 without one.")
@@ -120,7 +124,7 @@ class LossRecord(Record):
 class EvaluationPassRecord(Record):
     """The losses of one evaluation pass, computed without gradients.
 
-    A pass ends with the next training loss or step, or when weights are loaded.
+    A pass ends with the next training loss or step, when weights are loaded, or with the trace.
     """
 
     step: int = Field(description="Number of optimizer steps before the pass.")

@@ -105,8 +105,8 @@ class Membership(Record):
 
     A snapshot is taken before the first step, after steps 1, 2, 4, 8 and so on (counted again from
     the start of each training phase), and after a module, parameter, network or optimizer is added.
-    A snapshot is recorded if it differs from the previous snapshot in more than step numbers and
-    optimizer settings.
+    If objects are added at many steps, some of these snapshots are omitted. A snapshot is recorded
+    if it differs from the previous snapshot in more than step numbers and optimizer settings.
     """
 
     step: int = Field(description="The step that is about to be made.")

@@ -71,7 +71,10 @@ class StepScalars(Record):
     """Scalars of one step. They are stored for all recent steps and a sample of earlier steps."""
 
     step: int
-    losses: tuple[float, ...] = Field(description="Loss of each backward pass before the step.")
+    losses: tuple[float, ...] = Field(
+        description="Loss of each backward pass between the previous step and this step. Backward "
+        "passes of tensors with several elements are omitted."
+    )
     clips: tuple[ClippingRecord, ...] = ()
     scale: float | None = Field(
         None,

@@ -90,7 +90,8 @@ class SchedulerRecord(Record):
     optimizer: int = Field(description="Index of the scheduled optimizer; -1 without an optimizer.")
     options: dict[str, float | int | bool | str | None] = Field(
         default_factory=dict,
-        description="Settings that are numbers, booleans, texts or None, such as T_max.",
+        description="Settings that are numbers, booleans, texts or None, such as T_max; milestones "
+        "and base learning rates as text.",
     )
     start: int = Field(
         0,

@@ -43,8 +43,8 @@ _PHASES_SLOWEST_FIRST: tuple[Phase, ...] = ("backward", "evaluation", "forward",
 """Phases in descending order of their usual time.
 
 Of a repeated block of events, only the times of the first run and of the end of the last run are
-known. The time between the two runs is assigned to one phase: the first phase of this tuple that
-the block contains.
+known. The time of all later runs is assigned to one phase: the first phase of this tuple that the
+block contains.
 """
 
 _MIN_STEPS = 5
@@ -75,8 +75,8 @@ class StepProfile(Record):
 
     steps: int = Field(ge=1, description="Number of steps with times.")
     step_us: float = Field(
-        description="Mean time from the end of one step to the end of the next [us]. It is the sum "
-        "of the mean times of the phases."
+        description="Mean time from the end of one step to the end of the next [us]; for a step "
+        "whose prediction failed, from the failure. It is the sum of the mean times of the phases."
     )
     median_us: float = Field(description="Median time of a step [us].")
     phases: tuple[PhaseTime, ...] = Field(description="Phases by time, the longest first.")
@@ -93,10 +93,10 @@ def format_peak_memory(profile: StepProfile) -> str:
     """Return the peak memory, such as '326 MiB, 120 MiB on the GPU'; '' if it is unknown."""
     if not profile.peak_host_bytes:
         return ""
-    device = f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
-    return (
-        f"{profile.peak_host_bytes / 2**20:,.0f} MiB{device if profile.peak_device_bytes else ''}"
-    )
+    host_text = f"{profile.peak_host_bytes / 2**20:,.0f} MiB"
+    if not profile.peak_device_bytes:
+        return host_text
+    return f"{host_text}, {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
 
 
 def profile_steps(trace: Trace) -> StepProfile | None:

@@ -17,7 +17,8 @@ from sluice.trace.rules.library import RULES, judge_ranks, judge_with_failures
 from sluice.trace.trace_reader import find_traces, read_trace
 
 _SKEW_RATIO = 1.5
-"""If the mean step time is more than this multiple of the median, a text report shows both."""
+"""If the mean step time is more than this multiple of the median, a text report shows the median,
+too."""
 
 
 class ProcessReport(Record):
@@ -135,7 +136,7 @@ def _profile_lines(profile: StepProfile) -> Iterable[str]:
 
 
 def _latest_by_rank(traces: Sequence[Trace]) -> list[Trace]:
-    """Return the latest trace with steps of each rank, in the order of the ranks.
+    """Return for each rank its latest trace that contains steps, in the order of the ranks.
 
     Traces of runs with a smaller world size than the largest one are ignored.
     """

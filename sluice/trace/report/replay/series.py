@@ -135,7 +135,7 @@ def _optimizer_curves(trace: Trace) -> tuple[dict[str, Curve], dict[str, Curve],
 
 
 def _input_curves(trace: Trace) -> dict[str, Curve]:
-    """Return statistics of the first float tensor of the batches.
+    """Return curves of the statistics of the first float tensor of each batch.
 
     If a step has several batches, the curves contain the minimum of their smallest values, and the
     maximum of their largest values and of their means.
