@@ -18,8 +18,8 @@ class NonfiniteInputSettings(Settings):
         10,
         ge=1,
         description="Severity 'error' requires that a loss or a gradient becomes non-finite at "
-        "most this number of steps after a non-finite training input or target. If the network "
-        "output becomes non-finite, the severity is always 'error'.",
+        "most this number of steps after the first non-finite training input or target. The "
+        "severity is also 'error' if a training input makes the network output non-finite.",
     )
 
 
