@@ -282,7 +282,7 @@ def _detect_stale(
                 "comparison, so the stored network is an early one.",
                 fix="Compare the validation loss of each epoch with the lowest loss so far.",
                 num_evaluations=len(evaluations),
-                num_better=num_improvements,
+                num_improvements=num_improvements,
             ),
         )
     return ()

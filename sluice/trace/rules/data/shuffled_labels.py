@@ -182,8 +182,8 @@ def _detect_independence(
         fix="Check that inputs and targets are shuffled, sorted and joined together.",
         confidence=0.95 if is_certain else 0.6,
         num_rows=len(targets),
-        deviations=z_score,
-        prior=baseline,
+        z_score=z_score,
+        baseline_loss=baseline,
     )
 
 

@@ -95,7 +95,7 @@ def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFi
                 "weights.",
                 fix="Clear gradients before backward() or after step(). This also applies if you "
                 "clear them manually.",
-                num_emptied=count_steps(cleared_steps),
+                num_cleared_steps=count_steps(cleared_steps),
                 num_steps=count_steps(steps),
             )
         )

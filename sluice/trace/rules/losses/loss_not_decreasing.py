@@ -56,7 +56,7 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
             fix="Train on a single batch only. If the loss does not decrease either, the fault is "
             "in the program, not in the data.",
             share_lower=share_lower,
-            num_known=len(losses),
+            num_losses=len(losses),
         ),
     )
 

@@ -62,8 +62,8 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
                     else "."
                 ),
                 fix="Call model.train() at the start of each epoch and after each evaluation.",
-                num_evaluating=num_eval_steps,
-                num_training=num_train_steps,
+                num_eval_steps=num_eval_steps,
+                num_train_steps=num_train_steps,
             )
         )
     return tuple(findings)
