@@ -11,6 +11,7 @@ from sluice.findings.catalogue import FaultName, find_fault
 from sluice.findings.finding import EvidenceValue
 
 Outcome = Literal["pass", "warn", "fail", "insufficient", "skipped"]
+"""``insufficient``: the evidence does not suffice to decide whether the check passes or fails."""
 
 
 class UnusualFeature(Record):

@@ -88,7 +88,8 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         name="missing zero_grad",
         severity="confirm",
         description=(
-            "Gradients are never cleared: every step uses the sum over all previous batches."
+            "Gradients are not cleared between steps, so a step also uses gradients of earlier "
+            "batches."
         ),
         cause="zero_grad() is not called.",
         fix="Call optimizer.zero_grad() once per step, before backward().",
@@ -195,7 +196,7 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         name="updates lost to rounding",
         severity="error",
         description="Updates of 16-bit weights are lost to rounding, so most weights never change.",
-        cause="The update of a weight is smaller than half of the weight's last digit.",
+        cause="The update of a weight is smaller than half the distance to the next 16-bit number.",
         fix="Keep the weights in float32 and use torch.autocast, or raise the learning rate.",
         detectors=("tracer",),
     ),

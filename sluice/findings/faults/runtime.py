@@ -54,8 +54,8 @@ RUNTIME_FAULTS: tuple[Fault, ...] = (
             "slow. On Linux, the time in which the process waits for a CPU does not count."
         ),
         fix=(
-            "Use a smaller data subset (poc settings), profile the named check, or raise its "
-            "maximum if the time is justified."
+            "Use a smaller data subset (poc settings), profile the named check, or raise its time "
+            "limit if the time is justified."
         ),
         detectors=("POC gate",),
     ),

@@ -21,8 +21,8 @@ class GradientReachSettings(Settings):
     min_measured_steps_of_late_optimizer: int = Field(
         5,
         ge=1,
-        description="Replaces min_measured_steps for an optimizer that makes its first step later "
-        "than other optimizers.",
+        description="Replaces min_measured_steps for parameters that may have had gradients before "
+        "their optimizer made its first step, as in a second phase of training.",
     )
 
 
@@ -68,7 +68,8 @@ def unreached_by_optimizer(
         trace: Trace of one process.
         optimizer: Record of the optimizer.
         settings: Thresholds of the evidence.
-        since_step: First step whose parameter values are compared. Gradients of all steps count.
+        since_step: First step whose parameter values are compared. Gradients at all measured steps
+            of the optimizer count.
     """
     membership, measurements = trace.membership, measurements_of(trace, optimizer.index)
     optimized_indices = set(optimizer.parameters)

@@ -11,7 +11,7 @@ from sluice.trace.records.trace import Trace
 def measurements_of(trace: Trace, optimizer: int) -> tuple[tuple[int, OptimizerStatistics], ...]:
     """Return the measured steps of an optimizer as (step, statistics).
 
-    A step is measured if its statistics were recorded: recent steps, and a sample of earlier ones.
+    A step is measured if the trace contains its statistics, which exist only for sampled steps.
     """
     return tuple(
         (record.step, statistics)

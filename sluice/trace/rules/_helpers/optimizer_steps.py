@@ -37,8 +37,9 @@ class OptimizerStep:
 def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return the sequences that end with a step, or skipped step, of an optimizer.
 
-    They are sorted by first step. Steps with the event "stepped" are omitted: the optimizer called
-    its closure several times, or not at all, so passes of the closure may follow the event "step".
+    They are sorted by first step. Sequences with the event "stepped" are omitted: the optimizer has
+    a closure that it did not always call exactly once, so passes of the closure may follow the
+    event "step".
     """
     return _STEPS_BY_OPTIMIZER.get(trace.sequences).get(optimizer, ())
 

@@ -106,11 +106,11 @@ class LoaderShards:
         )
 
     @property
-    def are_copies(self) -> bool:
-        """Whether two ranks receive the same rows.
+    def may_be_copies(self) -> bool:
+        """Whether two ranks receive the same rows, as far as the recorded rows show.
 
         If the dataset is divided, all ranks must also receive the rows in the same order. If the
-        dataset is not divided, the result is also True if too few rows were recorded to decide.
+        dataset is not divided, and not all rows of the epoch were recorded, the result is True.
         """
         num_shared_rows, num_rows = self.overlap
         has_same_rows = num_shared_rows >= self.settings.min_copy_share * num_rows

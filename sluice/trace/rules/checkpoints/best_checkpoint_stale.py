@@ -26,15 +26,15 @@ class BestCheckpointStaleSettings(Settings):
     min_shared_tensors: int = Field(
         2,
         ge=1,
-        description="A finding about weights that were kept without a copy requires at least this "
-        "number of loaded tensors that share memory with the network's weights. At least half of "
-        "the loaded tensors must share memory, too.",
+        description="A finding about weights that were kept without a copy requires that at least "
+        "this number of loaded tensors, and at least half of them, share memory with the network's "
+        "weights.",
     )
     min_improvements: int = Field(
         3,
         ge=1,
         description="A finding requires at least this number of improvements of the validation "
-        "loss without a saved checkpoint.",
+        "loss after the last saved checkpoint.",
     )
     min_improvements_if_second_saved: int = Field(
         5,
@@ -282,7 +282,7 @@ def _detect_stale(
                 "comparison, so the stored network is an early one.",
                 fix="Compare the validation loss of each epoch with the lowest loss so far.",
                 num_evaluations=len(evaluations),
-                num_better=num_improvements,
+                num_improvements=num_improvements,
             ),
         )
     return ()

@@ -122,7 +122,7 @@ def _detect_duplicate_stream_batches(
         "rows several times.",
         fix="Call info = torch.utils.data.get_worker_info() in __iter__. Yield every "
         "info.num_workers-th row, starting at row info.id, and seed generators with info.seed.",
-        num_copied=len(duplicate_workers),
+        num_duplicate_workers=len(duplicate_workers),
         num_workers=num_workers,
         num_epochs=len({r.epoch for r in records}),
     )
@@ -173,7 +173,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 f"{epochs_text}.",
                 cause=f"A worker repeats the random numbers of another worker or epoch: {cause}",
                 fix=_PROCESS_GENERATOR_FIX if is_process_generator else _OBJECT_GENERATOR_FIX,
-                num_copied=len(duplicate_workers),
+                num_duplicate_workers=len(duplicate_workers),
                 num_workers=num_workers,
                 num_epochs=len(records_by_epoch),
             )

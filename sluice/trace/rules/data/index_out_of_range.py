@@ -185,7 +185,7 @@ def _detect_classes_from_minus_one(
             step=first_record.step + 1,
             what=f"A custom loss indexed {first_record.num_allowed} outputs with -1, which selects "
             f"the last output, for {first_record.num_outside} of {first_record.num_ids} targets; "
-            f"target {largest + 1} never occurs.",
+            f"target {largest + 1} is not among the {num_ids} recorded targets.",
             cause="The class numbers are one too low, so the first class is learned as the last.",
             fix="Number the classes from 0.",
             num_outside=first_record.num_outside,

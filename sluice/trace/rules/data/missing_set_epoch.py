@@ -82,8 +82,8 @@ MISSING_SET_EPOCH = Rule(
     contradicted_by="A sampler that intentionally keeps one order, such as for a reproducible "
     "curriculum.",
     abstains="Fewer than two epochs can be compared (an epoch of one batch, or with fewer than "
-    "eight distinct row indices among the first 32, is not compared); or fewer than half of the "
-    "compared epochs repeat the order of the compared epoch before.",
+    "eight distinct row indices among the first 32, is not compared); or more than half of the "
+    "compared epochs have another order than the compared epoch before them.",
     settings=MissingSetEpochSettings(),
     judge=_judge,
 )

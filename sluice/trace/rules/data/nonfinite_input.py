@@ -18,8 +18,8 @@ class NonfiniteInputSettings(Settings):
         10,
         ge=1,
         description="Severity 'error' requires that a loss or a gradient becomes non-finite at "
-        "most this number of steps after a non-finite training input or target. If the network "
-        "output becomes non-finite, the severity is always 'error'.",
+        "most this number of steps after the first non-finite training input or target. The "
+        "severity is also 'error' if a training input makes the network output non-finite.",
     )
 
 
@@ -116,8 +116,8 @@ NONFINITE_INPUT = Rule(
     name="all inputs and targets are finite",
     fault="non-finite input",
     priority=530,
-    requires="A batch with NaN or infinity. The batch must be one of the first 64 of a network, "
-    "or its loss must be non-finite.",
+    requires="An input with NaN or infinity in one of the first 64 batches of a network from one "
+    "loader, or an input or target with NaN or infinity whose training loss is non-finite.",
     contradicted_by="A network that masks non-finite values itself, so that its outputs stay "
     "finite.",
     abstains="A loss, gradient or weight was non-finite at an earlier step. If outputs, losses and "

@@ -37,8 +37,8 @@ class OverlappingWindowsSettings(Settings):
         5,
         ge=1,
         description="A finding requires that no recorded evaluation row is a recorded training "
-        "row. This is conclusive only if at least this number of common rows would be expected in "
-        "a case of leakage, where every evaluation row is a training row.",
+        "row, and that enough rows were recorded to show this: if all evaluation rows were "
+        "training rows, at least this number of common rows would be expected.",
     )
 
 
@@ -55,9 +55,10 @@ class _ValueComparison:
 def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for network in sorted({r.network for r in trace.rows}):
-        training_epochs = _input_epochs(trace, network, is_learning=True)
+        training_epochs = _epochs_of_network(trace, network, is_learning=True)
+        # A loader that is also used for training is not judged.
         skipped_loaders = {e.loader for e in training_epochs}
-        for epoch in _input_epochs(trace, network, is_learning=False):
+        for epoch in _epochs_of_network(trace, network, is_learning=False):
             if epoch.loader in skipped_loaders:
                 continue
             comparison = _find_shared_values(
@@ -72,7 +73,7 @@ def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceF
     return tuple(findings)
 
 
-def _input_epochs(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecord]:
+def _epochs_of_network(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecord]:
     """Return the epochs whose first batch the network received in training, or in evaluation.
 
     An epoch is identified by its loader and its step. The loader alone is not sufficient: equal
@@ -223,8 +224,8 @@ def _build_finding(
         step=epoch.step + 1,
         what=f"{network_name(trace, network)}: {comparison.num_shared} of "
         f"{comparison.num_compared} distinct sampled target values of loader {epoch.loader} also "
-        "occur, bit for bit, in training windows. No evaluation window as a whole equals a "
-        "training window.",
+        "occur, bit for bit, in training windows. No recorded evaluation window as a whole equals "
+        "a recorded training window.",
         cause="Windows of one series overlap: training windows contain the targets of the "
         "evaluation, so scores say nothing about new data.",
         fix="Split the series by time, with a gap of one window, before windows are cut from it.",

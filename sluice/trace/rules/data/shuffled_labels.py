@@ -25,8 +25,8 @@ class ShuffledLabelsSettings(Settings):
     min_steps: int = Field(
         30,
         ge=1,
-        description="A finding requires at least this number of optimizer steps in one training "
-        "phase.",
+        description="A finding requires at least this number of optimizer steps from the start of "
+        "a training phase to the end of the run.",
     )
     min_steps_without_evaluation_many_classes: int = Field(
         100,
@@ -108,11 +108,11 @@ def _detect_independence(
 ) -> TraceFinding | None:
     """Detect that the targets of one network are independent of its inputs in a training phase."""
     targets = [t for s in samples for t in s.targets]
-    num_steps_of_phase = trace.num_steps - num_steps_before_phase
+    num_steps_since_phase_start = trace.num_steps - num_steps_before_phase
     num_distinct_targets = len(set(targets))
     if (
         len(targets) < rule.settings.min_rows
-        or num_steps_of_phase < rule.settings.min_steps
+        or num_steps_since_phase_start < rule.settings.min_steps
         or num_distinct_targets < 2
     ):
         return None
@@ -153,12 +153,12 @@ def _detect_independence(
     is_clearly_independent = has_many_classes or z_score < rule.settings.min_z_score_for_confirm
     is_training_conclusive = (
         has_many_classes
-        and num_steps_of_phase >= rule.settings.min_steps_without_evaluation_many_classes
+        and num_steps_since_phase_start >= rule.settings.min_steps_without_evaluation_many_classes
     )
     if losses and num_distinct_targets == 2:
         late_loss = fmean(losses[len(losses) // 2 :])
         is_training_conclusive = (
-            num_steps_of_phase >= rule.settings.min_steps_without_evaluation_two_classes
+            num_steps_since_phase_start >= rule.settings.min_steps_without_evaluation_two_classes
             and late_loss >= rule.settings.min_late_loss_ratio * baseline
         )
     has_integer_inputs = samples[0].is_integer
@@ -182,8 +182,8 @@ def _detect_independence(
         fix="Check that inputs and targets are shuffled, sorted and joined together.",
         confidence=0.95 if is_certain else 0.6,
         num_rows=len(targets),
-        deviations=z_score,
-        prior=baseline,
+        z_score=z_score,
+        baseline_loss=baseline,
     )
 
 

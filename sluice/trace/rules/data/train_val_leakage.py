@@ -314,7 +314,7 @@ def _judge_overlap(
         fix="Split before rows are copied or resampled, and remove duplicates across the splits.",
         num_shared=num_shared,
         num_evaluated=overlap.num_evaluated,
-        num_training=num_training_rows,
+        num_training_rows=num_training_rows,
         expected_by_chance=overlap.expected_by_chance,
     )
 

@@ -29,7 +29,8 @@ class MissingDistributedSamplerSettings(Settings):
 def _find_same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
     """Return the first step at which all ranks had the same rows, and the number of such steps.
 
-    (0, 0) if the rows differ at any recorded step, or if no step was recorded on all ranks.
+    Only steps that were recorded on all ranks are compared. (0, 0) if there are no such steps, or
+    if the rows differ at any of them.
     """
     rows_by_step_per_rank = [
         {
@@ -52,7 +53,8 @@ def _judge(
     findings = []
     are_gradients_averaged = synchronizes_gradients(traces)
     for loader_shards in find_shards(traces, rule.settings.shards):
-        if not loader_shards.is_overlapping or not loader_shards.are_copies:
+        # ``may_be_copies`` alone does not suffice: it is also True if rows were not recorded.
+        if not loader_shards.is_overlapping or not loader_shards.may_be_copies:
             continue
         num_shared_rows, num_rows = loader_shards.overlap
         order_text = ", in the same order" if loader_shards.has_same_order else ""

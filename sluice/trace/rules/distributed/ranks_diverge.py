@@ -28,7 +28,8 @@ def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[Trace
             continue
         norms = [records[optimizer, diverged_steps[-1]].norm for records in records_by_rank]
         # If the ranks differ only at the last sample, they may be between two periodic
-        # synchronizations. The finding then needs confirmation, except up to step 3.
+        # synchronizations, so the finding needs confirmation. A run of fewer than 4 steps has at
+        # most two samples (steps 1 and 2), so one difference suffices there.
         is_certain = len(diverged_steps) > 1 or sampled_steps[-1] < 4
         findings.append(
             rule.finding(

@@ -1,6 +1,6 @@
 """Detects ranks whose shards overlap, usually because their samplers have different seeds.
 
-All ranks must divide the same order of rows into shards, and each rank must take another shard.
+All ranks must divide the same order of rows into shards, and each rank must take a different shard.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def _judge(
         have_different_seeds = len(set(seeds)) > 1 and all(
             loader.shuffles for loader in loader_shards.loader_by_rank
         )
-        if loader_shards.are_copies or not loader_shards.is_overlapping:
+        if loader_shards.may_be_copies or not loader_shards.is_overlapping:
             continue
         num_shared_rows, num_rows = loader_shards.overlap
         num_missing_rows, num_compared_rows = loader_shards.missing_rows
@@ -69,7 +69,8 @@ SAMPLER_SEED_MISMATCH = RankRule(
     priority=40,
     requires="The traces of at least two ranks that train on a loader.",
     contradicted_by="Shards that intentionally overlap.",
-    abstains="The rows are not divided, or random augmentation changes every row.",
+    abstains="The ranks receive copies of the same rows, which another rule reports; the rows are "
+    "not divided, and not all of them were recorded; or random augmentation changes every row.",
     settings=SamplerSeedMismatchSettings(),
     judge=_judge,
 )

@@ -21,8 +21,8 @@ class ClipAfterStepSettings(Settings):
 
 def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    # Sequences with the event "stepped" are skipped: an optimizer called its closure several times
-    # or not at all, so the order of events does not show whether a clipping is late.
+    # Sequences with the event "stepped" are skipped: an optimizer has a closure that it does not
+    # call exactly once per step, so the order of events does not show whether a clipping is late.
     sequences = [s for s in trace.sequences if not s.find("stepped")]
     for optimizer in stepping_optimizers(trace):
         has_useful_clip = False
@@ -60,8 +60,8 @@ CLIP_AFTER_STEP = Rule(
     priority=50,
     requires="At least two calls of clip_grad_norm_ or clip_grad_value_.",
     contradicted_by="A clipping of the same parameters between backward() and step().",
-    abstains="Some clippings are between backward() and step(), or the optimizer calls its "
-    "closure several times per step or not at all.",
+    abstains="Some clippings are between backward() and step(), or an optimizer has a closure "
+    "that it does not call exactly once per step.",
     settings=ClipAfterStepSettings(),
     judge=_judge,
 )

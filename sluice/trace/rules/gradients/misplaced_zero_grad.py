@@ -38,7 +38,7 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
     last_zero_grad = max(
         (i for i in step.find_before("zero") if i > step.last_backward_position), default=-1
     )
-    # Without a zero_grad() call, gradients that are all zero at the step were zeroed manually.
+    # If no zero_grad() follows backward(), gradients that are all zero were zeroed manually.
     if last_zero_grad < 0 and "zero" in step.end_event.flags:
         last_zero_grad = step.end_position
     last_forward = max(step.find_before("forward"), default=-1)
@@ -53,8 +53,8 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
 def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return steps whose closure clears the gradients of its own backward pass.
 
-    Only steps with the event "stepped" are examined: their optimizer calls its closure several
-    times or not at all. The trace does not show whether such a closure clears gradients before or
+    Only steps with the event "stepped" are examined: their optimizer does not call its closure
+    exactly once per step. The trace does not show whether such a closure clears gradients before or
     after an update. So the result is () if a sampled weight changed, or if no weight was sampled
     twice.
     """
@@ -95,7 +95,7 @@ def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFi
                 "weights.",
                 fix="Clear gradients before backward() or after step(). This also applies if you "
                 "clear them manually.",
-                num_emptied=count_steps(cleared_steps),
+                num_cleared_steps=count_steps(cleared_steps),
                 num_steps=count_steps(steps),
             )
         )
@@ -108,7 +108,7 @@ MISPLACED_ZERO_GRAD = Rule(
     priority=10,
     requires="At least two steps, each after a backward pass.",
     contradicted_by="A gradient that is present when the step begins.",
-    abstains="The optimizer calls its closure several times per step or not at all, and its "
+    abstains="The optimizer has a closure that it does not call exactly once per step, and its "
     "weights change or were not sampled twice.",
     settings=MisplacedZeroGradSettings(),
     judge=_judge,

@@ -65,8 +65,8 @@ MISSING_ZERO_GRAD = Rule(
     priority=80,
     requires="At least three steps of one optimizer.",
     contradicted_by="An intentional sum over steps, such as a custom momentum.",
-    abstains="The program calls torch.autograd.grad; the optimizer calls its closure several "
-    "times per step or not at all; or gradients are cleared between most steps.",
+    abstains="The program calls torch.autograd.grad; the optimizer has a closure that it does not "
+    "call exactly once per step; or gradients are cleared between most steps.",
     settings=MissingZeroGradSettings(),
     judge=_judge,
 )

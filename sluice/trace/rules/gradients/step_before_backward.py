@@ -46,7 +46,8 @@ def _separates_passes(step: OptimizerStep) -> bool:
         for i in step.find_before("forward")
         if {"grad", "training"} <= set(step.sequence.events[i].flags)
     ]
-    # If a gradient hook makes the step during the backward pass, the event "backward" follows it.
+    # If a gradient hook makes the step during the backward pass, the event "backward" follows the
+    # step.
     is_in_backward = "in backward" in step.end_event.flags
     return bool(forwards) and step.last_backward_position < forwards[-1] and not is_in_backward
 
@@ -92,8 +93,8 @@ STEP_BEFORE_BACKWARD = Rule(
     priority=20,
     requires="At least two steps of one optimizer.",
     contradicted_by="A backward pass, or gradients that the program sets, between two steps.",
-    abstains="The optimizer calls its closure several times per step or not at all, or fewer than "
-    "nine in ten steps run before backward().",
+    abstains="The optimizer has a closure that it does not call exactly once per step, or fewer "
+    "than nine in ten steps run before backward().",
     settings=StepBeforeBackwardSettings(),
     judge=_judge,
 )

@@ -176,7 +176,7 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
                 fix=_FIX[kind].format(producer=producer),
                 smallest=record.smallest,
                 largest=record.largest,
-                num_wrong=len(mixups),
+                num_mixups=len(mixups),
             )
         )
     return tuple(findings)

@@ -53,7 +53,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 fix="Use one shape for both: apply squeeze(-1) to the tensor with the additional "
                 "dimension, or unsqueeze(-1) to the other one.",
                 num_pairs=num_pairs,
-                num_wrong=len(broadcast_calls),
+                num_broadcast_calls=len(broadcast_calls),
             )
         )
     return tuple(findings)

@@ -135,8 +135,8 @@ LOSS_DIVERGENCE = Rule(
     fault="learning rate too high",
     priority=270,
     requires="A loss that exceeds each of the preceding 64 losses, or all preceding losses if "
-    "there are fewer. At least 16 losses and one measured step precede this loss, and the same "
-    "number follows.",
+    "there are fewer. At least 16 losses and one measured step precede this loss, and at least "
+    "as many follow.",
     contradicted_by="A loss that recovers, or weights that keep their size.",
     abstains="There are several optimizers or a gradient scaler, or other parameters are trained "
     "after the jump.",

@@ -49,14 +49,14 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
             step=losses[-quarter_length][0],
             what="The loss does not decrease. Its median is "
             f"{statistics.median(first_losses):.4g} in the first {quarter_length} recorded steps "
-            f"and {statistics.median(last_losses):.4g} in the last {quarter_length}. If each of "
-            "these first losses is paired with each of these last losses, the last loss is lower "
-            f"in {share_lower:.0%} of the pairs.",
+            f"and {statistics.median(last_losses):.4g} in the last {quarter_length}. Of all pairs "
+            "of a loss of the first steps and a loss of the last steps, the later loss is lower in "
+            f"{share_lower:.0%}; for a decreasing loss, in more than 50%.",
             cause="The network does not learn, or what it learns does not reduce the loss.",
             fix="Train on a single batch only. If the loss does not decrease either, the fault is "
             "in the program, not in the data.",
             share_lower=share_lower,
-            num_known=len(losses),
+            num_losses=len(losses),
         ),
     )
 

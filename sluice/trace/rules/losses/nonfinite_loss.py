@@ -75,8 +75,8 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
             what=what,
             cause=cause,
             fix=fix,
-            num_bad=len(nonfinite_indices),
-            num_known=len(losses),
+            num_nonfinite=len(nonfinite_indices),
+            num_recorded=len(losses),
         ),
     )
 
@@ -117,8 +117,8 @@ def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple
                 "division by 0.",
                 fix="Find the first validation batch with a non-finite loss. Check its inputs and "
                 "targets, and the outputs of the network in evaluation mode.",
-                num_bad=len(nonfinite_evaluations),
-                num_known=len(evaluations),
+                num_nonfinite=len(nonfinite_evaluations),
+                num_recorded=len(evaluations),
             )
         )
     return tuple(findings)

@@ -92,8 +92,8 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
                 num_rows_empty=num_rows_empty,
             )
         )
-    # If the loss calls show no error, inspect the tensors of batches and the labels that networks
-    # receive, too.
+    # Without a finding of severity 'error' about loss calls, the tensors of batches and the labels
+    # that networks receive are inspected.
     errors = tuple(f for f in findings if f.severity == "error")
     return (
         errors

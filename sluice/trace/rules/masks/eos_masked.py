@@ -45,7 +45,8 @@ class EosMaskedSettings(Settings):
 
 
 _NUM_SHIFTED_POSITIONS = 1
-"""Number of last positions without a target in each row if the network shifts the targets."""
+"""Number of positions at the end of each row that have no target if the network itself shifts the
+targets."""
 
 
 def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, ...]:

@@ -65,8 +65,8 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
                 num_padding_masked=first_mask.num_padding_masked,
             )
         )
-    # A probe counts only for the other networks: a mask that a module received is stronger
-    # evidence.
+    # Probes of ``networks_with_mask`` are ignored: a mask that a module received is stronger
+    # evidence than a probe, and a network with an inverted mask already has a finding.
     networks_with_mask = {m.network for m in trace.padding_masks if m.module or _is_inverted(m)}
     for probe in trace.probes:
         if probe.probe != "padding" or probe.network in networks_with_mask:

@@ -37,7 +37,7 @@ def _judge(rule: Rule[TargetsNotShiftedSettings], trace: Trace) -> tuple[TraceFi
             cause="The targets are not shifted: the network can copy its input and does not learn "
             "to predict the next token.",
             fix="Use the tokens from the second one on as targets: logits[:, :-1] with ids[:, 1:].",
-            own_effect=probe.largest_effect,
+            same_position_effect=probe.largest_effect,
         )
         for probe in trace.probes
         if probe.probe == "own tokens"

@@ -48,7 +48,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 cause="Dropout makes the score noisy, and batch norm updates its statistics with "
                 "evaluation data.",
                 fix="Call model.eval() before an evaluation and model.train() after it.",
-                num_wrong=num_evaluations_in_train_mode,
+                num_evaluations_in_train_mode=num_evaluations_in_train_mode,
             )
         )
     return tuple(findings)

@@ -62,8 +62,8 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
                     else "."
                 ),
                 fix="Call model.train() at the start of each epoch and after each evaluation.",
-                num_evaluating=num_eval_steps,
-                num_training=num_train_steps,
+                num_eval_steps=num_eval_steps,
+                num_train_steps=num_train_steps,
             )
         )
     return tuple(findings)
@@ -111,8 +111,8 @@ TRAINING_IN_EVAL_MODE = Rule(
     requires="At least two steps of a trained network that contains dropout or batch norm.",
     contradicted_by="Fine-tuning with dropout and batch norm statistics intentionally disabled.",
     abstains="One of: only parts of the network are in evaluation mode, such as frozen batch norm; "
-    "parts of the network are frozen, and it was never in training mode; parts of the network are "
-    "frozen, and no evaluation set the mode.",
+    "parts of the network are frozen, and no step was made in training mode; parts of the network "
+    "are frozen, and no evaluation set the mode.",
     settings=TrainingInEvalModeSettings(),
     judge=_judge,
 )

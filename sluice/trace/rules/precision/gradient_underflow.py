@@ -27,7 +27,7 @@ class GradientUnderflowSettings(Settings):
         2,
         ge=1,
         description="A finding requires at least this number of measured steps with zero "
-        "gradients. At least half of the measured steps must have zero gradients, too.",
+        "gradients. Such steps must also be at least half of all measured steps.",
     )
     min_zero_share: float = Field(
         0.5,

@@ -61,9 +61,9 @@ class ScheduleEndsEarlySettings(Settings):
         0.8,
         gt=0,
         le=1,
-        description="Severity 'error' requires that at least this share of all steps are at a low "
-        "rate. A finding about a schedule that becomes constant requires that at least this share "
-        "of the steps follow the last change of the rate.",
+        description="A finding about low rates has severity 'error' only if at least this share of "
+        "all steps are at a low rate. A finding about a schedule that becomes constant requires "
+        "that at least this share of the steps follow the last change of the rate.",
     )
     min_low_share_to_confirm: float = Field(
         0.6,
@@ -143,8 +143,8 @@ def _detect_early_end(
     ):
         is_short = not num_epochs and schedule_length <= settings.max_cosine_steps
         return "error" if is_short else "confirm", length_text
-    # A StepLR whose step size is meant in epochs: in at least half of the steps, the rate is at
-    # most a tenth of its peak.
+    # The step size of a StepLR was probably meant in epochs if, in at least half of the steps, the
+    # rate is at most a tenth of its peak.
     step_size = scheduler.options.get("step_size", 0)
     is_step_size_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
     if is_per_batch and is_step_size_in_epochs and rates.low_share(0.1) >= 0.5:

@@ -193,19 +193,23 @@ def _detect_equal_rows(
         and p in records
         and _do_rows_stay_equal(rule.settings, records[p], samples)
     ]
-    # Report nothing if no parameter changed: the learning rate is zero, which another rule reports.
+    # Report nothing if no optimized parameter changed, for example because the learning rate is
+    # zero. Other rules report this.
     if not equal_row_weights or changed_indices.isdisjoint(optimized):
         return None
     unchanged_weights = [p for p in equal_row_weights if p not in changed_indices]
     first_step = min(samples_by_parameter[p][0].step for p in equal_row_weights)
     num_rows = samples_by_parameter[equal_row_weights[0]][-1].num_rows
+    unchanged_text = (
+        f"; {len(unchanged_weights)} of these weights never changed" if unchanged_weights else ""
+    )
     return rule.finding(
         severity="error",
         step=first_step,
         what=f"In {pluralize(len(equal_row_weights), 'weight')} all rows are equal from step "
         f"{first_step} to step {max(samples_by_parameter[p][-1].step for p in equal_row_weights)}: "
         f"{list_names([names[p] for p in equal_row_weights])} ({num_rows} rows in the first weight)"
-        + (f"; {len(unchanged_weights)} of them never changed." if unchanged_weights else "."),
+        f"{unchanged_text}.",
         cause="All neurons of a layer compute the same output and receive the same gradient: "
         "the layer is equivalent to one neuron.",
         fix=_FIX,

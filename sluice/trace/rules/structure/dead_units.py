@@ -35,8 +35,8 @@ class DeadUnitsSettings(Settings):
     )
     jump: LossJumpSettings = Field(
         LossJumpSettings(),
-        description="Thresholds of a jump of the loss. If the loss jumped shortly before the "
-        "first inactive step, the finding reports the step of the jump.",
+        description="Thresholds of a jump of the loss. If the loss jumped between the last active "
+        "and the first inactive measured step, the finding reports the step of the jump.",
     )
 
 
@@ -101,8 +101,8 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
             f"values is positive in the last {num_inactive_steps} of {len(steps)} measured steps, "
             f"from step {first_inactive_step} on."
         )
-        # The layer became inactive after its last active measured step. A jump of the loss in this
-        # interval shows at which step.
+        # The layer became inactive between its last active and its first inactive measured step. A
+        # jump of the loss in this interval shows at which step.
         last_active_step = steps[-num_inactive_steps - 1] if num_inactive_steps < len(steps) else 0
         if jump is not None and last_active_step < jump.step <= first_inactive_step:
             step = jump.step

@@ -291,7 +291,7 @@ def _build_finding(
         cause="The loss is not connected to these parameters, so they do not learn.",
         fix=_FIX,
         num_parameters=len(unreached_names),
-        num_known=len(names),
+        num_recorded_parameters=len(names),
     )
 
 

@@ -80,8 +80,9 @@ def _trailing_steps_without_gradient(
 def _is_any_parameter_reached(trace: Trace, start_step: int) -> bool:
     """Whether a gradient reached any parameter at step ``start_step`` or later.
 
-    If ``start_step`` is above 1, parameters of optimizers do not count: the record does not show
-    whether their gradient is older than ``start_step``.
+    If ``start_step`` is above 1, parameters of optimizers do not count: they usually had gradients
+    before, and ``has_had_gradient`` stays True. Other parameters count even if their gradient is
+    older than ``start_step``.
     """
     return any(
         parameter.has_had_gradient
@@ -151,7 +152,7 @@ def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding
                 "and then set to require a gradient, so nothing learns.",
                 fix="Call backward() on the loss that is computed from the network; remove "
                 "requires_grad_() and detach().",
-                num_lost=count_steps(steps_without_gradient),
+                num_steps_without_gradient=count_steps(steps_without_gradient),
                 num_steps=count_steps(steps),
             )
         )

@@ -32,7 +32,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 cause="torch reads only the requires_grad attribute of parameters; another name, "
                 "or the same name on a module, has no effect.",
                 fix="Call requires_grad_(False) on the module or parameter.",
-                num_learning=len(
+                num_trained_parameters=len(
                     trained_parameters & {p for a in attributes for p in a.parameters}
                 ),
             )

@@ -105,4 +105,4 @@ def test_shuffled_labels_with_a_chance_correlation_are_reported(trace_of, tmp_pa
 
     finding = next(f for f in found if f.fault == "shuffled labels")
     assert finding.severity == "error"
-    assert 3 < finding.evidence["deviations"] < 4
+    assert 3 < finding.evidence["z_score"] < 4

@@ -100,7 +100,7 @@ def test_a_best_checkpoint_that_stays_the_first_is_reported(trace_of):
     (found,) = judge_selection(trace_of, FALLING, saved=[0])
 
     assert (found.fault, found.severity, found.step) == ("stale best checkpoint", "error", 20)
-    assert found.evidence["num_better"] == 5
+    assert found.evidence["num_improvements"] == 5
 
 
 def test_keeping_the_worst_of_the_first_evaluations_is_reported(trace_of):

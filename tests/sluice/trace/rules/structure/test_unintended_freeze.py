@@ -109,4 +109,4 @@ def test_frozen_parameters_of_a_misspelled_freeze_do_not_count_as_learning(trace
 
     findings = [f for f in judge(trace_of(program)) if f.fault == "misspelled requires_grad"]
 
-    assert [f.evidence["num_learning"] for f in findings] == [1]
+    assert [f.evidence["num_trained_parameters"] for f in findings] == [1]
