@@ -20,7 +20,7 @@ def refresh_hard_suite(
     share: float,
     at: datetime,
 ) -> SuiteVersion | None:
-    """Return the hard suite; create a new version if its rows were selected by another model.
+    """Return the newest hard suite; create a version if it has none, or has another model's rows.
 
     New data alone does not create a new version, so that successive candidates against the same
     production version are compared on the same rows. Non-finite losses do not create a new version
