@@ -199,7 +199,8 @@ def _convert_reports(
 
     Args:
         reports: Reports of the objective.
-        schedule: Values of the trial, including the values with which it starts or continues.
+        schedule: Values of the trial by epoch. The last step contains the values with which the
+            trial starts or continues now.
         num_reported_epochs: Number of epochs that were already reported.
     """
     params = schedule[-1].params
@@ -293,7 +294,10 @@ def _describe_non_finite_loss(epochs: tuple[EpochLosses, ...]) -> str:
 
 @contextlib.contextmanager
 def _transient_storage_errors(params: Params) -> Iterator[None]:
-    """Convert errors of the study's storage to transient errors: values do not cause them."""
+    """Convert errors of the study's storage to transient errors.
+
+    The values of a trial cannot cause such an error, so the trial must not be recorded as failed.
+    """
     try:
         yield
     except SluiceError:
