@@ -128,8 +128,8 @@ def train(
         is_due: Called after every step and every chunk of validation rows; returns whether to call
             ``on_state`` now. Not called with several ranks: their states within an epoch differ.
         ranks: The processes that train the model together. Each process calls this function with
-            the same arguments, except ``on_state`` and ``clock``, consumes all epochs, and ends
-            with the same weights.
+            the same arguments, except ``on_state``, ``is_due`` and ``clock``. Each process consumes
+            all epochs, and ends with the same weights.
         clock: Monotonic time [s].
 
     Raises:

@@ -67,7 +67,7 @@ WHOLE_BATCH = RankShard()
 
 
 class Ranks:
-    """The ranks of a training in a single process, in which nothing is split or sent.
+    """This process among the ranks of a training; here the only rank, so nothing is split or sent.
 
     ``DistributedRanks`` overrides this class for several processes.
     """
