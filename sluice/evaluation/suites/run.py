@@ -157,7 +157,7 @@ def _run_suite(
 
 
 def _describe_biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str, ...]:
-    """Return a message for each arm that selected the rows and is a rule, that is, has no seeds.
+    """Return a message for each rule, that is, arm without seeds, whose losses selected the rows.
 
     For an arm with seeds, ``SuiteArm.select_suite_rows`` excludes the seeds that selected the rows.
     The rows were selected because the arm has its highest losses on them. Almost any other model
