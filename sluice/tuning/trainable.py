@@ -36,7 +36,7 @@ _RESET_TIMEOUT = ("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
 the worker of a trial that needs longer. Tune's default of 2 s is too short, because a stopped trial
 first moves its network from the GPU, which may be busy."""
 
-_MISSING_CHECKPOINT = "does not exist on storage"
+_MISSING_CHECKPOINT_TEXT = "does not exist on storage"
 """Words in Tune's error message if the checkpoint of a trial is missing."""
 
 
@@ -122,7 +122,7 @@ def trial_error(error: Exception, params: Params) -> SluiceError:
         )
     if isinstance(error.cause, SluiceError):
         return error.cause
-    if _MISSING_CHECKPOINT in str(error.cause):
+    if _MISSING_CHECKPOINT_TEXT in str(error.cause):
         return IntegrityError(
             f"{str(error.cause).strip().rstrip('.')}.",
             cause="Files of the study were removed or moved after it was stopped.",
