@@ -21,7 +21,7 @@ SAME_GAIN_MESSAGE = "the gain is the same on every row"
 class SuiteGain(Record):
     """Mean loss of the reference minus mean loss of the candidate, on a suite's scored rows.
 
-    Bounds that cannot be computed are NaN; ``lacking`` contains the reason.
+    Bounds that were not computed are NaN; ``lacking`` contains the reason.
     """
 
     gain: float = Field(
@@ -31,7 +31,7 @@ class SuiteGain(Record):
     high: float = Field(description="One-sided upper confidence bound of the gain [loss units].")
     alpha: float = Field(description="Error rate of each bound [rate].")
     lacking: str = Field(
-        "", description="Reason why the bounds cannot be computed; empty if they were."
+        "", description="Reason why the bounds were not computed; empty if they were."
     )
 
     @property
