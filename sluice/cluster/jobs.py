@@ -95,7 +95,7 @@ class RetryCounter:
         self._retries = retries
         self._num_times_lost: Counter[Hashable] = Counter()
 
-    def count_loss(self, key: Hashable, description: str, cause: str) -> WorkerLost:
+    def count_lost_worker(self, key: Hashable, description: str, cause: str) -> WorkerLost:
         """Count one more lost worker of the job."""
         self._num_times_lost[key] += 1
         num_times_lost = self._num_times_lost[key]

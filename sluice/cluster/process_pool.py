@@ -91,7 +91,7 @@ class ProcessPool:
         self._workers.remove(running_job.worker)
         description, cause = running_job.worker.exit_reason()
         running_job.worker.pipe.close()
-        message = self._retry_counter.count_loss(running_job.key, description, cause)
+        message = self._retry_counter.count_lost_worker(running_job.key, description, cause)
         self.add()
         if message.will_retry:
             self._send(running_job.key, running_job.pickled_job)

@@ -158,7 +158,7 @@ class RayPool:
         # run the same job.
         self._ray.kill(running_job.actor)
         self.add()
-        message = self._retry_counter.count_loss(
+        message = self._retry_counter.count_lost_worker(
             running_job.key,
             f"worker on Ray was lost ({type(error).__name__})",
             "The memory of the worker probably ran out, or its machine was lost.",

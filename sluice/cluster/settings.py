@@ -12,7 +12,9 @@ class ComputeSettings(Settings):
 
     These settings do not affect the result of a training, with two exceptions. Results on a GPU and
     on a CPU differ by rounding. Results with different numbers of ranks differ by rounding, too.
-    The decisions of an unordered search also depend on the speed of the machines.
+
+    The decisions of an ordered search depend only on the choice between a GPU and a CPU. The
+    decisions of an unordered search also depend on the number and the speed of the workers.
 
     Resources are reserved, but not enforced. A training always uses one thread, even if it reserves
     several cores, because the rounding of sums depends on the number of threads.

@@ -90,7 +90,10 @@ class Estimate:
         return float(stdtrit(self.total_component.degrees_of_freedom, 1 - alpha))
 
     def bounds(self, alpha: float) -> tuple[float, float]:
-        """Return the one-sided lower and upper bounds, each at ``alpha``."""
+        """Return the one-sided lower and upper bounds, each at ``alpha``.
+
+        Both are NaN if the variance is 0 or unknown.
+        """
         distance = self.quantile(alpha) * self.standard_error
         return self.gain - distance, self.gain + distance
 

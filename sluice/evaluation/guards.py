@@ -180,7 +180,8 @@ def _outcome_of_bounds(
     elif math.isnan(lower_bound):
         return _insufficient(
             name,
-            "its bounds cannot be computed, because a number is non-finite or there are too few",
+            "its bounds cannot be computed, because a value is non-finite, the variance is 0, or "
+            "there are too few seeds, folds or blocks of rows",
         )
     else:
         result = "insufficient"

@@ -63,7 +63,7 @@ class MetricTable(Record):
 
     @property
     def by_seed(self) -> tuple[dict[str, float], ...]:
-        """Metrics of each seed, averaged over folds with weights equal to their test rows.
+        """Metrics of each seed, averaged over folds; each fold is weighted by its number of rows.
 
         For a metric that is a mean over rows, this is the mean over all rows.
         """

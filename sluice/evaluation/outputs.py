@@ -129,7 +129,8 @@ def outputs_of(
     for fold, examples in examples_of(workload, frame, folds):
         for seed, outputs in zip(seeds, outputs_by_seed, strict=True):
             output = predict(load(members[seed, fold.fold_id]), examples.x)
-            require_shape(workload, output, examples, f"seed {seed}, fold {fold.fold_id}")
+            model_name = f"seed {seed}, fold {fold.fold_id}"
+            require_output_shape(workload, output, examples.targets, model_name)
             outputs.append(FoldOutput(fold=fold, examples=examples, output=output))
     return outputs_by_seed
 
@@ -151,21 +152,20 @@ def examples_of(
         yield fold, workload.examples(frame, fold.test)
 
 
-def require_shape(workload: Workload, output: Tensor, examples: Examples, source: str) -> None:
-    """Raise an error unless the output has the expected shape.
+def require_output_shape(workload: Workload, output: Tensor, y: Tensor, model_name: str) -> None:
+    """Raise an error unless the output has the shape that the workload requires for the targets.
 
-    The message names ``source``, the model that computed the output.
+    Args:
+        workload: Workload with the required shape.
+        output: Output for the examples with the targets ``y``.
+        y: Targets.
+        model_name: Name of the model that computed the output, for the message.
     """
-    require_output_shape(workload, output, examples.targets, source)
-
-
-def require_output_shape(workload: Workload, output: Tensor, y: Tensor, source: str) -> None:
-    """Raise an error unless the output has the shape for the targets; see ``require_shape``."""
     expected_shape = workload.output_shape(y)
     if tuple(output.shape) != expected_shape:
         raise ContractError(
             f"Predictions for {len(y)} test rows must have shape {expected_shape}, got "
-            f"{tuple(output.shape)} from {source}.",
+            f"{tuple(output.shape)} from {model_name}.",
             fix="Return one prediction per test example, in row order.",
         )
 

@@ -230,7 +230,7 @@ def _require_comparable_rows(version: Version) -> None:
 def _count_reproduced_losses(
     lineage: Lineage, built_version: _BuiltVersion, frame: pd.DataFrame, store: ArtifactStore
 ) -> int:
-    """Return the number of rows on which the version was checked to reproduce its recorded losses.
+    """Return the number of recorded losses that the version was checked to reproduce.
 
     Raises:
         ContractError: A loss differs from the recorded one.
@@ -244,7 +244,7 @@ def _count_reproduced_losses(
     )
     labels = pd.Index(row_labels(frame.index))
     workload = built_version.workload
-    num_rows = 0
+    num_losses = 0
     for member in lineage.members:
         recorded_rows = recorded_losses[
             (recorded_losses["seed"] == member.seed) & (recorded_losses["fold"] == member.fold_id)
@@ -278,8 +278,8 @@ def _count_reproduced_losses(
                 f"that code ({describe_commit(lineage)}); or use another pipeline name for the "
                 "changed workload.",
             )
-        num_rows += is_different.size
-    return num_rows
+        num_losses += is_different.size
+    return num_losses
 
 
 def _code_note(
@@ -292,16 +292,16 @@ def _code_note(
         ContractError: The version does not reproduce its recorded losses.
     """
     name = _version_name(lineage)
-    num_rows = _count_reproduced_losses(lineage, built_version, frame, store)
+    num_reproduced = _count_reproduced_losses(lineage, built_version, frame, store)
     if built_version.uses_stored_code:
         return f"{name} was scored with its stored code.{_code_sentence(built_version)}"
     assert built_version.comparison is not None, (
         "_build_version rejects code that cannot be imported"
     )
-    if num_rows:
+    if num_reproduced:
         return (
-            f"{name} reproduces its recorded losses on {num_rows:,} rows, so it was scored with "
-            f"the current code.{_code_sentence(built_version)}"
+            f"{name} reproduces all {num_reproduced:,} recorded losses that can be compared, so it "
+            f"was scored with the current code.{_code_sentence(built_version)}"
         )
     if built_version.comparison.outcome == "other":
         raise CodeMismatch(

@@ -24,7 +24,7 @@ from sluice.evaluation.outputs import (
     outputs_of,
     own_member_selector,
     require_complete_seeds,
-    require_shape,
+    require_output_shape,
     select_members,
 )
 from sluice.evaluation.simple_rules import Baseline
@@ -169,16 +169,15 @@ def score_baseline(
     """Score a baseline without seeds, from the workload, the simple rules or an import."""
     fold_scores = []
     for fold, examples in examples_of(workload, frame, folds):
-        output, source = baseline.outputs[fold.fold_id], f"baseline of fold {fold.fold_id}"
+        output, name = baseline.outputs[fold.fold_id], f"baseline of fold {fold.fold_id}"
         if workload.keep_outputs:
             output = read_all_as_tensor(output, what="baseline predictions")
-            require_shape(workload, output, examples, source)
+            require_output_shape(workload, output, examples.targets, name)
             fold_output = FoldOutput(fold=fold, examples=examples, output=output)
             fold_scores.append(score_output(workload, frame, fold_output))
         else:
-            sources = {source: output}
             fold_scores += score_chunks(
-                workload, frame, fold, examples, sources, with_ensemble=False
+                workload, frame, fold, examples, {name: output}, with_ensemble=False
             )
     return _collect_scores(workload, frame, folds, (), [fold_scores], subject)
 

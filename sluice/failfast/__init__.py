@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from sluice.failfast.gate.in_script import check
     from sluice.failfast.gradients.norms import validate_gradients
     from sluice.failfast.gradients.optimizer_membership import validate_optimizer
-    from sluice.failfast.gradients.recurrent_state import normaliser_range, recurrent_gradients
+    from sluice.failfast.gradients.recurrent_state import (
+        recurrent_gradients,
+        slstm_normaliser_range,
+    )
     from sluice.failfast.gradients.symmetric_units import symmetric_weights
     from sluice.failfast.learning.epoch_selector import check_epoch_selector
     from sluice.failfast.learning.predictions import prediction_spread
@@ -41,7 +44,7 @@ _MODULES = {
     "validate_gradients": "sluice.failfast.gradients.norms",
     "validate_optimizer": "sluice.failfast.gradients.optimizer_membership",
     "recurrent_gradients": "sluice.failfast.gradients.recurrent_state",
-    "normaliser_range": "sluice.failfast.gradients.recurrent_state",
+    "slstm_normaliser_range": "sluice.failfast.gradients.recurrent_state",
     "symmetric_weights": "sluice.failfast.gradients.symmetric_units",
     "find_look_ahead": "sluice.failfast.data.look_ahead",
     "repeated_rows": "sluice.failfast.data.data_loading",
@@ -70,11 +73,11 @@ __all__ = [
     "find_look_ahead",
     "find_signal",
     "inspect_log",
-    "normaliser_range",
     "prediction_spread",
     "read_events",
     "recurrent_gradients",
     "repeated_rows",
+    "slstm_normaliser_range",
     "symmetric_weights",
     "validate_checkpoint",
     "validate_gradients",

@@ -9,7 +9,9 @@ from sluice.serving.http_errors import BadRequest, BodyTimeout, UnsupportedMedia
 from sluice.serving.settings import ServingSettings
 
 
-async def read_body(request: Request, *, settings: ServingSettings, reading: BodyReading) -> bytes:
+async def read_body(
+    request: Request, *, settings: ServingSettings, body_reading: BodyReading
+) -> bytes:
     """Return the bytes of a body.
 
     Requiring JSON prevents cross-site request forgery. A browser posts a form or plain text for a
@@ -18,7 +20,7 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
     Args:
         request: The request.
         settings: Time limit and minimum rate of a body.
-        reading: Accounts for the memory of the body.
+        body_reading: Accounts for the memory of the body.
 
     Raises:
         UnsupportedMediaType: The body is not declared as JSON.
@@ -34,7 +36,7 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
         async with asyncio.timeout(min(settings.body_grace_s, settings.body_timeout_s)) as timeout:
             loop = asyncio.get_running_loop()
             started_at = loop.time()
-            reading.on_evict = lambda: timeout.reschedule(loop.time())
+            body_reading.on_evict = lambda: timeout.reschedule(loop.time())
             while True:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
@@ -44,17 +46,17 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
                     )
                 chunk = message.get("body", b"")
                 chunks.append(chunk)
-                reading.grow(len(chunk))
+                body_reading.grow(len(chunk))
                 if not message.get("more_body", False):
                     return b"".join(chunks)
-                min_rate_duration_s = reading.num_bytes / settings.min_body_bytes_per_s
+                min_rate_duration_s = body_reading.num_bytes / settings.min_body_bytes_per_s
                 max_duration_s = min(
                     settings.body_grace_s + min_rate_duration_s, settings.body_timeout_s
                 )
                 timeout.reschedule(started_at + max_duration_s)
     except TimeoutError:
-        if reading.is_evicted:
-            raise reading.overloaded_error() from None
+        if body_reading.is_evicted:
+            raise body_reading.overloaded_error() from None
         raise BodyTimeout(
             f"The body did not arrive in time: within {settings.body_timeout_s:g} s, and at "
             f"{settings.min_body_bytes_per_s:,} bytes/s or more after the first "

@@ -1,4 +1,4 @@
-"""Limits of connections and of the bytes sent before a request reaches the app."""
+"""Limits of connections: their number, the size of request headers, and timeouts."""
 
 from typing import Self
 
@@ -8,7 +8,10 @@ from sluice.base.settings import Settings
 
 
 class ConnectionSettings(Settings):
-    """Limits that ``sluice serve`` enforces in the protocol; Ray's own proxy does not."""
+    """Limits that ``sluice serve`` enforces while it parses HTTP.
+
+    With Ray Serve, the proxy of Ray accepts the connections, so these limits do not apply.
+    """
 
     max_connections: int = Field(
         2048,

@@ -37,8 +37,8 @@ async def predict(request: Request) -> Response:
     serving, info = serving_of(request), request_info(request)
     admission, client_token = serving.admission, token_name(request)
     admission.require_rate(client_token)
-    with admission.reserve_body_memory(client_token) as reading:
-        body = await read_body(request, settings=serving.settings, reading=reading)
+    with admission.reserve_body_memory(client_token) as body_reading:
+        body = await read_body(request, settings=serving.settings, body_reading=body_reading)
     # The prediction is counted after the body was read, so that a slow client occupies no slot.
     with admission.count_prediction(client_token):
         # The router uses the same table: nothing is awaited until the first line of ``route``.

@@ -125,8 +125,8 @@ async def rollback(request: Request) -> Response:
     serving, webhook = serving_of(request), _webhook_of(request)
     trace_id = request_info(request).trace_id
     webhook.limit.require(time.monotonic())
-    with serving.admission.reserve_body_memory(token_name(request)) as reading:
-        body = await read_body(request, settings=serving.settings, reading=reading)
+    with serving.admission.reserve_body_memory(token_name(request)) as body_reading:
+        body = await read_body(request, settings=serving.settings, body_reading=body_reading)
     payload = _parse_payload(body)
     handled_alerts = []
     for alert in payload.alerts:

@@ -44,7 +44,10 @@ class _PendingTable:
     """Future of the result of ``build_routing_table``."""
 
     def has_arms_of(self, split: TrafficSplit) -> bool:
-        """Return whether the table fits a split, which may differ in epoch, share and lease."""
+        """Return whether the table has the arms of a split, in the same roles.
+
+        The split may differ in epoch and lease. Its share may differ if both shares are below 1.
+        """
         return _arm_key(split) == _arm_key(self.split)
 
 
@@ -68,7 +71,7 @@ class SplitSync:
             router: Router to update.
             source: Source of the traffic split.
             load: Loads models.
-            isolate: Loads challengers; see ``build_routing_table``.
+            isolate: Loads a challenger into its own process; None uses ``load``.
             settings: Intervals and timeouts.
             metrics: Metrics for failures and for the state.
             log_event: Called with the name of an event and a sentence, for the log.
@@ -205,7 +208,7 @@ class SplitSync:
             if table.split == known_split and not self._lacks_challenger():
                 return
             if time.monotonic() < self._retry_at:
-                # If only the share or the lease has changed, no model must be loaded.
+                # If only the share or the lease has changed, no model needs to be loaded.
                 if _arm_key(known_split) == _arm_key(table.split):
                     self._set_table(replace(table, split=known_split))
                 return
@@ -287,8 +290,11 @@ class SplitSync:
 
     def _lacks_challenger(self) -> bool:
         """Return whether the split has a challenger that the router's table does not have."""
-        candidate, worker = self._known_split.challenger, self._router.table.challenger
-        return candidate is not None and (worker is None or worker.deployed.candidate != candidate)
+        expected_candidate = self._known_split.challenger
+        challenger = self._router.table.challenger
+        return expected_candidate is not None and (
+            challenger is None or challenger.deployed.candidate != expected_candidate
+        )
 
     def _update_status(self) -> None:
         table = self._router.table
@@ -318,5 +324,8 @@ def _consume_exception(future: "asyncio.Future[Any]") -> None:
 
 
 def _arm_key(split: TrafficSplit) -> tuple[str, str | None, bool, bool]:
-    """Return the fields of a split that determine which models and shadow arm a table needs."""
+    """Return what determines the models of a table, and the roles of its arms.
+
+    At share 1, the challenger answers all users, and a shadow gets copies for production.
+    """
     return (split.production, split.challenger, split.shadow, split.share >= 1)

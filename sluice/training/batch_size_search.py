@@ -53,9 +53,9 @@ def find_largest_batch(
     The batch size is doubled until a batch does not fit. Then the interval between the largest size
     that fits and the smallest size that does not fit is bisected. The returned size was tried.
 
-    On a CPU, no size is tried that could exceed the available memory, because the operating system
-    would kill the process. The memory of a size is estimated from the peak memory of the largest
-    size that fitted, in proportion to the rows.
+    On a CPU, no further size is tried that could exceed the available memory, because the operating
+    system would kill the process. The memory of a size is estimated from the peak memory of the
+    largest size that fitted, in proportion to the rows.
 
     Args:
         workload: Builds the model and provides the loss.

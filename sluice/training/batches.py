@@ -55,7 +55,7 @@ class Batches:
         shard: Selects the rows of a batch that belong to this process; all rows if there are no
             other ranks.
         augment: Changes the examples of a batch at random; None for no change.
-        by_length: Put rows of similar lengths into a batch.
+        by_length: Whether to put rows of similar lengths into a batch.
 
     Raises:
         ContractError: The numbers of inputs, targets and rows differ, or ``by_length`` is set for
@@ -231,7 +231,8 @@ def _init_worker(parent_pid: int, _worker: int) -> None:
     def end_later(*_signal: Any) -> None:
         signal.alarm(_TERMINATION_DELAY_S)
 
-    # Replace torch's handler, which ends the process at once, within a training step.
+    # Replace torch's handler, which would end the loader process at once, even in the middle of a
+    # training step.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, end_later)
 

@@ -20,7 +20,8 @@ from sluice.findings.finding import Finding
 from sluice.training.loop import EpochResult
 
 _MIN_EPOCHS = 6
-"""Minimum number of epochs to fit a trend. Six epochs have five differences between neighbours."""
+"""Minimum number of epochs for symptoms that require a trend. It is one more than the default of
+``gap_epochs``, because the decrease over five epochs needs the losses of six epochs."""
 
 _SIGNIFICANT_T_RATIO = 4.0
 """Ratio of a trend to its standard error above which the trend is significant."""

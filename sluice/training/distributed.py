@@ -102,7 +102,7 @@ def joined_group(
     Raises:
         RankLost: Another rank ended, or did not answer within ``timeout_s``.
     """
-    with raising_rank_lost(rank):
+    with convert_rank_errors(rank):
         dist.init_process_group(
             "gloo",
             init_method=init_method,
@@ -117,8 +117,12 @@ def joined_group(
 
 
 @contextlib.contextmanager
-def raising_rank_lost(rank: int) -> Iterator[None]:
-    """Convert torch's errors about a lost rank to ``RankLost``."""
+def convert_rank_errors(rank: int) -> Iterator[None]:
+    """Convert torch's errors about a lost rank to ``RankLost``.
+
+    Args:
+        rank: Rank of this process, for the message.
+    """
     try:
         yield
     except RuntimeError as error:

@@ -214,8 +214,8 @@ def backward_batch(
     """Accumulate this rank's share of the batch gradient, and return its share of the loss."""
     rank_share, world_size = ranks.shard.share(y, loss_weight), ranks.shard.world_size
     if rank_share == 0:
-        # This rank has no rows, but the other ranks wait for its backward pass. The gradients are
-        # 0. The loss function is not called, because a mean over no rows is NaN.
+        # This rank has no rows, or only padding, but the other ranks wait for its backward pass.
+        # The gradients are 0. The loss function is not called, because a mean over no items is NaN.
         output = mixed_precision.forward(model, x)
         mixed_precision.backward(output.sum() * 0)
         return output.new_zeros(())

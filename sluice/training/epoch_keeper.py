@@ -14,9 +14,11 @@ from sluice.training.train_state import EpochProgress
 class EpochKeeper:
     """Stores the state of the running epoch whenever ``is_due`` returns True.
 
+    The state can be stored after every step except the last, and after every chunk of validation
+    rows.
+
     Args:
-        is_due: Returns whether to store the state now; called after every step and every chunk of
-            validation rows.
+        is_due: Returns whether to store the state now; called whenever the state can be stored.
         store_state: Stores the state of the random generators and the progress of the epoch, with
             the rest of the training's state.
         mixed_precision: Number format and loss scale of the steps.

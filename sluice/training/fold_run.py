@@ -324,7 +324,8 @@ def _read_result(spec: FoldRunSpec, subject: dict[str, Any]) -> Member | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, IntegrityError):
-        # The result is damaged or from another version. Training again gives the same bits.
+        # The result or an artifact is damaged, or the result is from another version of Sluice.
+        # Training again gives the same bits.
         return None
     return member
 

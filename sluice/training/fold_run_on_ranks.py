@@ -6,7 +6,7 @@ import functools
 from sluice.base.errors import SluiceError
 from sluice.cluster.ray_train import Emit, run_on_ranks
 from sluice.cluster.settings import ComputeSettings
-from sluice.training.distributed import DistributedRanks, raising_rank_lost
+from sluice.training.distributed import DistributedRanks, convert_rank_errors
 from sluice.training.fold_run import Clock, train_fold_run, utc_now
 from sluice.training.fold_run_events import FoldRunEvent, OnFoldRunEvent
 from sluice.training.fold_run_job import failed_event, with_name
@@ -52,5 +52,5 @@ def train_fold_run_on_ranks(
 
 def _fit(spec: FoldRunSpec, clock: Clock, emit: Emit) -> Member:
     ranks = DistributedRanks()
-    with raising_rank_lost(ranks.shard.rank):
+    with convert_rank_errors(ranks.shard.rank):
         return train_fold_run(spec, emit, clock=clock, ranks=ranks)

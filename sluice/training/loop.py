@@ -125,11 +125,12 @@ def train(
         on_state: Called with the state to resume from: after every epoch, before its result is
             yielded; and within an epoch when ``is_due`` returns True, with a state that has
             ``progress``.
-        is_due: Called after every step and every chunk of validation rows; returns whether to call
-            ``on_state`` now. Not called with several ranks: their states within an epoch differ.
+        is_due: Returns whether to call ``on_state`` now. Called after every step except the last of
+            an epoch, and after every chunk of validation rows. Not called with several ranks: their
+            states within an epoch differ.
         ranks: The processes that train the model together. Each process calls this function with
-            the same arguments, except ``on_state`` and ``clock``, consumes all epochs, and ends
-            with the same weights.
+            the same arguments, except ``on_state``, ``is_due`` and ``clock``. Each process consumes
+            all epochs, and ends with the same weights.
         clock: Monotonic time [s].
 
     Raises:

@@ -51,8 +51,9 @@ _NUM_TRIAL_STEPS = 2
 def require_optimizer(settings: TrainSettings) -> None:
     """Try the optimizer on a 2 x 2 parameter, and raise if it cannot train.
 
-    One trial uses the arguments of the first epoch, and another trial the arguments after each
-    change. A trial runs two steps, and stores and restores the optimizer state.
+    A trial uses the arguments of the first epoch, and a further trial for each change uses the
+    arguments after the change. Each trial runs two steps, and stores and restores the optimizer
+    state.
 
     Args:
         settings: Optimizer, its arguments, and the changes during training.

@@ -56,7 +56,7 @@ def train_members(
         specs: The fold runs. On a cluster, their ``runs`` and ``artifacts`` must be shared folders.
         compute: Machines, and the resources that each fold run reserves.
         on_event: Called in this process with every event of a fold run.
-        clock: Time of log events; other processes use the system clock.
+        clock: Time of log events in cases 1 and 3. In cases 2 and 4, the system clock is used.
 
     Raises:
         SluiceError: A fold run failed; the message names its seed and fold. No other fold run is

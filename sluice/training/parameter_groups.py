@@ -25,7 +25,7 @@ def complete_groups(groups: ParameterGroups, settings: TrainSettings) -> list[di
 
     Args:
         groups: As returned by ``Workload.parameter_groups``; ``params`` may be an iterator.
-        settings: Provide the weight decay of groups that have no weight decay.
+        settings: Settings with the weight decay of groups that set no weight decay.
 
     Raises:
         ContractError: A group has an unknown key or no ``params``, a value is out of range, or all
@@ -52,7 +52,7 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
         groups: Groups with ``params`` and optionally ``weight_decay`` and ``rate_share``, a factor
             by which the scheduled learning rate is multiplied.
         settings: Optimizer, its arguments, peak learning rate, and the weight decay of groups that
-            have no weight decay.
+            set no weight decay.
 
     Raises:
         ContractError: As for ``complete_groups``, or a parameter is in two groups.

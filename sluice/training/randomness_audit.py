@@ -41,10 +41,11 @@ class RandomSource(Record):
 
     name: str
     status: Status = Field(
-        description="'seeded': the source has the expected seed, or is a generator object with any "
-        "seed; 'other seed': a source with a different seed; 'not seeded': a source that gives "
-        "different numbers in every process, or has the library's default seed; 'unknown': the "
-        "seed cannot be determined; 'not started': a source of an accelerator that was not used."
+        description="'seeded': a global generator with the expected seed, or a generator object or "
+        "PYTHONHASHSEED with any seed; 'other seed': a source with a different seed; 'not seeded': "
+        "a source that gives different numbers in every process, or has the library's default "
+        "seed; 'unknown': the seed cannot be determined; 'not started': a source of an accelerator "
+        "that was not used."
     )
     detail: str = Field(description="The recognised seed, or why no seed was recognised.")
 
@@ -149,7 +150,7 @@ def _compare_states(
     seeded_states: Iterator[NDArray[np.uint32]],
     seed: int,
 ) -> RandomSource:
-    """Return whether the state of a generator is among the states after ``seed``.
+    """Return the source: 'seeded' if its state is among the states after ``seed``, else 'unknown'.
 
     Args:
         name: Name of the source.

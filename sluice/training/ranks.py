@@ -1,4 +1,4 @@
-"""Ranks: the processes that train one network together; a ``Ranks`` object represents one of them.
+"""Ranks: the processes that train one network together; a ``Ranks`` object connects one to others.
 
 Every batch is split by rows, in order. Of B rows, rank r takes rows ``B * r // world_size`` to
 ``B * (r + 1) // world_size``. The gradient is the mean over all rows of the batch, even if the
@@ -67,8 +67,9 @@ WHOLE_BATCH = RankShard()
 
 
 class Ranks:
-    """The ranks of a training in a single process, in which nothing is split or sent.
+    """Communication of one process with the ranks of its training.
 
+    This class is for a training in a single process, in which nothing is split or sent.
     ``DistributedRanks`` overrides this class for several processes.
     """
 

@@ -160,8 +160,8 @@ class TrainSettings(Settings):
         ge=0,
         le=10,
         description="Weight decay, as the optimizer defines it: decoupled from the gradient for "
-        "'adamw', added to the gradient for most other optimizers. Optimizers without weight "
-        "decay ignore it.",
+        "'adamw', added to the gradient for most other optimizers. An optimizer without weight "
+        "decay ignores the default, and refuses any other value above 0.",
     )
     warmup_share: float = Field(
         0.05,
@@ -193,7 +193,8 @@ class TrainSettings(Settings):
     bucket_by_length: bool = Field(
         False,
         exclude_if=_is_off,
-        description="Put examples of similar lengths into a batch, which saves padding. The row "
+        description="Whether to put examples of similar lengths into a batch, which saves padding. "
+        "The row "
         "source must return the lengths of its examples. The order still depends only on the seed "
         "and the epoch.",
     )

@@ -34,8 +34,9 @@ def delayed_termination() -> Iterator[Termination]:
     """Delay SIGTERM inside the context.
 
     The code inside ends the process with ``end_if_requested`` once its state is stored. At the end
-    of the context a delayed signal is handled in any case. Nothing is delayed outside of the main
-    thread, where Python allows no handlers, or if the current handler is not written in Python.
+    of the context a delayed signal is handled in any case. Nothing is delayed if the current
+    handler is not written in Python, or in another thread than the main thread, because Python
+    allows handlers only in the main thread.
     """
     termination = Termination()
     previous_handler = signal.getsignal(signal.SIGTERM)

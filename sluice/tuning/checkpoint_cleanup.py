@@ -14,8 +14,8 @@ class CheckpointCleanup:
     """Listener of a study that removes a checkpoint after the trial has written a newer one.
 
     The last checkpoint of every trial is kept. With PBT, checkpoints that another trial may still
-    copy are also kept. Files are removed in a separate thread. A failed removal is ignored, because
-    the file only occupies space.
+    copy are also kept. Checkpoints that an earlier process wrote are not removed. Files are removed
+    in a separate thread. A failed removal is ignored, because the file only occupies space.
 
     Args:
         filesystem: pyarrow's file system of the study's storage; None for the local one.

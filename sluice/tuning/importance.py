@@ -1,8 +1,9 @@
 """Measures how much each searched parameter affects the loss, and whether its range is too narrow.
 
-All trials are compared at the same epoch: the epoch after which the first trial was stopped early,
-or the last epoch if no trial was stopped. If each trial counted with its own last epoch, the values
-of a trial that was stopped early would seem worse only because the trial was short.
+All trials are compared at the same epoch: the earliest epoch after which a trial was stopped early,
+or the last epoch if no trial was stopped early. If each trial counted with its own last epoch, the
+values of a trial that was stopped early would seem worse only because the trial was short. A trial
+that ended before the epoch of the comparison counts with its last epoch.
 """
 
 import math

@@ -139,11 +139,11 @@ class TrainingObjective:
         trainings, num_damaged = self._open_trainings(trial_settings, start)
         epochs_done = max(len(training.history) for training in trainings.values())
         max_epochs = trial_settings.training.max_epochs
-        next_report_epochs = {epoch for epoch in report_epochs if epochs_done < epoch < max_epochs}
+        remaining_epochs = {epoch for epoch in report_epochs if epochs_done < epoch < max_epochs}
         with contextlib.ExitStack() as stack:
             for training in trainings.values():
                 stack.callback(training.close)
-            for epoch in sorted(next_report_epochs | {max_epochs}):
+            for epoch in sorted(remaining_epochs | {max_epochs}):
                 for fold_id, training in trainings.items():
                     with _name_fold_in_errors(fold_id):
                         training.advance(epoch)

@@ -1,8 +1,8 @@
 """Kinds of searched parameters, each with its range, scale and condition.
 
-Every kind with ordered values maps them to positions on a scale from 0 to 1: by the logarithm for a
-log-uniform parameter, by the exponent for powers of two, linearly otherwise. Edges of the range and
-importance are measured on this scale.
+Every kind with ordered values maps them to positions on a scale from 0 to 1. Log-uniform parameters
+and powers of two are mapped by the logarithm, normally distributed parameters by the cumulative
+probability, and all others linearly. Edges of the range and importance are measured on this scale.
 """
 
 import math
@@ -74,7 +74,7 @@ class LogUniform(_Range):
         )
 
     def nearest(self, value: float) -> float:
-        """Return the nearest value of the range, or 0 for 0 if the parameter may be off."""
+        """Return the nearest value of the range. If the parameter may be off, 0 stays 0."""
         return 0.0 if self.may_be_off and not value else min(max(value, self.low), self.high)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sluice.tuning.resumable.study import Study
 
 OnReport = Callable[[TrialRecord, tuple[TrialRecord, ...]], None]
-"""Function of (the trial that reported, all trials after the report)."""
+"""Function of (record of the trial that changed, updated records of all trials)."""
 
 RunTrials = Callable[[StudyPlan, Listener], "Study"]
 """Function that runs the trials of a plan and returns the study. The listener is called after every
@@ -48,9 +48,9 @@ def run_search(
 ) -> SearchResult:
     """Run or resume the search in ``folder``; return the stored result if it has finished.
 
-    A search can be interrupted at any moment, even by SIGKILL of this process or a worker. After it
-    is resumed, it has the same trials, early stops and exploits (copies of weights between trials)
-    as an uninterrupted search.
+    A search can be interrupted at any moment, even by SIGKILL of this process or a worker. A
+    resumed search keeps its earlier decisions. If it is ordered, it ends with the same trials,
+    early stops and exploits (copies of weights between trials) as an uninterrupted search.
 
     Args:
         objective: Function that is minimised.
@@ -60,7 +60,7 @@ def run_search(
         settings: Number of trials, and how they are suggested and stopped.
         folder: Folder of this search only. It contains the journal, and also Ray Tune's results and
             checkpoints unless ``compute.storage_path`` is set.
-        on_report: Called after every report.
+        on_report: Called after every event of a trial: a start, a report, an end or a failure.
         compute: Machines and resources.
         callbacks: Callbacks of Ray Tune.
         log: Receives messages for the user, such as the address of Ray's dashboard.
@@ -69,12 +69,13 @@ def run_search(
     Raises:
         SearchFailed: No trial ended with a finite loss; the message contains the first reason.
         ContractError: The folder contains another search; the message lists the differences.
-        SettingsError: The space does not suit ``base``, or the cluster cannot be reached or is too
-            small.
+        SettingsError: The space does not suit ``base``, the cluster cannot be reached or is too
+            small, or a scheduler or searcher refuses its arguments.
         StorageError: A file cannot be written or read; earlier results are kept.
-        TrainingFailed: A transient error stopped a trial: memory, a file, or a worker that was lost
-            more than ``compute.retries`` times. It is not recorded; the next start retries the
-            trial.
+        IntegrityError: A file of the folder is damaged, or a checkpoint is missing.
+        TrainingFailed: A transient error, such as a lost worker or exhausted memory, stopped a
+            trial more than ``compute.retries`` times. The failure is not recorded, so the next
+            start retries the trial.
         Interrupted: The user stopped the search (Ctrl-C).
     """
     strategy, searched_space = plan_search(space, settings, base)

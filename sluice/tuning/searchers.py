@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
 _MODE = "min"
-"""Direction of the search, as Ray Tune names it."""
+"""Value of Ray Tune's argument ``mode``: the metric is minimised."""
 
 
 def make_searcher(

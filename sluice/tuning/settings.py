@@ -97,8 +97,8 @@ class SearchSettings(Settings):
     reduction: int = Field(
         3,
         ge=2,
-        description="Reduction factor of ASHA: at each rung, about one of this number of trials "
-        "continues.",
+        description="Reduction factor of ASHA: at each rung, about 1/reduction of the trials "
+        "continue.",
     )
     perturbation_epochs: int = Field(
         5, ge=1, description="Number of epochs between two steps of PBT."

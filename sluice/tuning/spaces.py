@@ -60,8 +60,9 @@ def split_path(path: str) -> tuple[str, str, str]:
 class Space(Settings):
     """The searched parameters by dotted path, the most important first.
 
-    The order matters: with a small budget only the first parameters are searched, and a condition
-    may refer only to earlier parameters.
+    The order matters for two reasons. With a small budget, only the first parameters are searched.
+    A condition may refer to an earlier parameter or to a setting that is not searched, but not to a
+    later parameter.
     """
 
     parameters: dict[str, Parameter] = Field(
@@ -262,11 +263,7 @@ def require_field_value(
             settings_type.model_construct(), name, field_value
         )
     except ValidationError as error:
-        # The class is frozen, so one error always reports the refused assignment. An invalid value
-        # causes another error.
-        problems = [p for p in error.errors() if p["type"] != "frozen_instance"]
-        if problems:
-            raise SettingsError(
-                f"'{path}' cannot be {value!r}: {problems[0]['msg']}.",
-                fix="Narrow the range to values that the setting accepts.",
-            ) from None
+        raise SettingsError(
+            f"'{path}' cannot be {value!r}: {error.errors()[0]['msg']}.",
+            fix="Narrow the range to values that the setting accepts.",
+        ) from None

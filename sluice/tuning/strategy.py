@@ -21,7 +21,9 @@ _BOHB_SEARCHER = "ray.tune.search.bohb.bohb_search.TuneBOHB"
 """Full names of the two classes of BOHB, which must be used together."""
 
 PERTURBABLE_SETTINGS = tuple(
-    f"training.{name}" for name in CHANGEABLE_SETTINGS if name != "optimizer_arguments"
+    f"training.{name}"
+    for name in CHANGEABLE_SETTINGS
+    if name not in ("optimizer_arguments", "dropout")
 )
 """Settings that PBT may change with any optimizer. Dropout is excluded, because not every network
 has dropout."""

@@ -36,7 +36,7 @@ _RESET_TIMEOUT = ("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
 the worker of a trial that needs longer. Tune's default of 2 s is too short, because a stopped trial
 first moves its network from the GPU, which may be busy."""
 
-_MISSING_CHECKPOINT = "does not exist on storage"
+_MISSING_CHECKPOINT_TEXT = "does not exist on storage"
 """Words in Tune's error message if the checkpoint of a trial is missing."""
 
 
@@ -122,7 +122,7 @@ def trial_error(error: Exception, params: Params) -> SluiceError:
         )
     if isinstance(error.cause, SluiceError):
         return error.cause
-    if _MISSING_CHECKPOINT in str(error.cause):
+    if _MISSING_CHECKPOINT_TEXT in str(error.cause):
         return IntegrityError(
             f"{str(error.cause).strip().rstrip('.')}.",
             cause="Files of the study were removed or moved after it was stopped.",
@@ -199,7 +199,8 @@ def _convert_reports(
 
     Args:
         reports: Reports of the objective.
-        schedule: Values of the trial, including the values with which it starts or continues.
+        schedule: Values of the trial by epoch. The last step contains the values with which the
+            trial starts or continues now.
         num_reported_epochs: Number of epochs that were already reported.
     """
     params = schedule[-1].params
@@ -293,7 +294,10 @@ def _describe_non_finite_loss(epochs: tuple[EpochLosses, ...]) -> str:
 
 @contextlib.contextmanager
 def _transient_storage_errors(params: Params) -> Iterator[None]:
-    """Convert errors of the study's storage to transient errors: values do not cause them."""
+    """Convert errors of the study's storage to transient errors.
+
+    The values of a trial cannot cause such an error, so the trial must not be recorded as failed.
+    """
     try:
         yield
     except SluiceError:

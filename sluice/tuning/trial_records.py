@@ -31,7 +31,7 @@ class _RecordedState:
 
 
 class TrialRecords:
-    """Records of all trials. An update converts only the trials that changed since the last one.
+    """Records of all trials. An update converts only trials that changed since the last update.
 
     Args:
         space: The searched parameters.

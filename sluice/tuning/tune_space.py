@@ -40,7 +40,7 @@ def tune_space(space: Space, base: TrialSettings) -> "dict[str, Domain]":
     Args:
         space: The searched space.
         base: Settings before the values of a trial replace some of them. A parameter is omitted if
-            its condition depends on a setting that is not searched and does not hold.
+            no trial can satisfy its condition; see ``possible_paths``.
 
     Cost:
         Imports Ray.
@@ -53,7 +53,11 @@ def tune_space(space: Space, base: TrialSettings) -> "dict[str, Domain]":
 
 
 def possible_paths(space: Space, base: TrialSettings) -> tuple[str, ...]:
-    """Return the parameters that may be active in some trial, in the order of the space."""
+    """Return the parameters that may be active in some trial, in the order of the space.
+
+    A condition on a setting that is not searched must be true in ``base``. A condition on a
+    searched parameter requires only that this parameter may itself be active.
+    """
     paths: list[str] = []
     for path, parameter in space.parameters.items():
         if parameter.when is None:

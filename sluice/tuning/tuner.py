@@ -107,7 +107,12 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         SettingsError: The cluster cannot be reached or is too small, or a scheduler or searcher
             refuses its arguments.
         StorageError: A file cannot be written.
-        TrainingFailed: A transient error ended a trial more than ``compute.retries`` times.
+        TrainingFailed: A transient error ended a trial more than ``compute.retries`` times. If the
+            trial itself raised a ``SluiceError``, this error is raised instead; see
+            ``trial_error``.
+        IntegrityError: A checkpoint of a trial is missing.
+        ContractError: The journal belongs to another study, or the replayed decisions differ from
+            the journal.
     """
     _require_local_driver(plan.compute)
     with tune_environment(), join_ray(plan.compute, num_cpus=local_ray_cores(plan.compute)) as ray:
@@ -122,9 +127,11 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         max_trials = max_concurrent_trials(plan.settings, plan.compute)
         trial_limit = None
         if max_trials is not None:
-            is_number_of_trials = max_trials == plan.settings.num_trials
-            setting = "search.num_trials" if is_number_of_trials else "search.concurrent_trials"
-            trial_limit = (setting, max_trials)
+            is_limited_by_num_trials = max_trials == plan.settings.num_trials
+            limiting_setting = (
+                "search.num_trials" if is_limited_by_num_trials else "search.concurrent_trials"
+            )
+            trial_limit = (limiting_setting, max_trials)
         idle_slots_message = (
             describe_idle_slots(ray, plan.compute, trial_limit) if plan.compute.address else ""
         )

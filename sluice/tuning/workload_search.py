@@ -50,7 +50,7 @@ def search_workload(
         folds: All folds of the pipeline; ``settings.folds`` selects the folds of the search.
         artifacts: Folder of the artifact store that contains the feature frame.
         folder: Folder of this search only.
-        on_report: Called after every report.
+        on_report: Called after every event of a trial: a start, a report, an end or a failure.
         compute: Machines and resources. They do not affect the decisions of an ordered search,
             except for the choice between CPU and GPU.
         data_seed: Base seed of the row order; ``settings.seed`` if None.

@@ -21,7 +21,7 @@ SAME_GAIN_MESSAGE = "the gain is the same on every row"
 class SuiteGain(Record):
     """Mean loss of the reference minus mean loss of the candidate, on a suite's scored rows.
 
-    Bounds that cannot be computed are NaN; ``lacking`` contains the reason.
+    Bounds that were not computed are NaN; ``lacking`` contains the reason.
     """
 
     gain: float = Field(
@@ -31,7 +31,7 @@ class SuiteGain(Record):
     high: float = Field(description="One-sided upper confidence bound of the gain [loss units].")
     alpha: float = Field(description="Error rate of each bound [rate].")
     lacking: str = Field(
-        "", description="Reason why the bounds cannot be computed; empty if they were."
+        "", description="Reason why the bounds were not computed; empty if they were."
     )
 
     @property
@@ -48,7 +48,7 @@ def measure_gain(
     settings: SuiteSettings,
     *,
     horizon_rows: int,
-    lacking: str,
+    no_bounds_reason: str,
 ) -> SuiteGain:
     """Return the mean gain on a suite's rows and its one-sided Student bounds.
 
@@ -63,7 +63,7 @@ def measure_gain(
         reference: Losses on the same rows; S may differ.
         settings: Settings of suites: alpha and the minimum number of rows.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
-        lacking: Reason for omitting the bounds; "" to compute them.
+        no_bounds_reason: Reason for omitting the bounds; "" to compute them.
     """
     gain_M = mean_gain(candidate, reference)
     if gain_M.size == 0:
@@ -72,15 +72,15 @@ def measure_gain(
             gain=nan, low=nan, high=nan, alpha=settings.alpha, lacking="no rows were scored"
         )
     rounding_error = 8 * np.finfo(np.float64).eps * float(np.abs(reference.loss_SN).max())
-    if not lacking:
+    if not no_bounds_reason:
         if gain_M.size < settings.min_rows:
-            lacking = f"{gain_M.size} scored rows, required {settings.min_rows}"
+            no_bounds_reason = f"{gain_M.size} scored rows, required {settings.min_rows}"
         elif not np.isfinite(gain_M).all():
-            lacking = "non-finite losses"
+            no_bounds_reason = "non-finite losses"
         elif np.ptp(gain_M) <= rounding_error:
-            lacking = SAME_GAIN_MESSAGE
+            no_bounds_reason = SAME_GAIN_MESSAGE
     low = high = float("nan")
-    if not lacking:
+    if not no_bounds_reason:
         block_length = 1
         if horizon_rows > 0:
             shortest = shortest_block(gain_M.size, horizon_rows)
@@ -91,8 +91,14 @@ def measure_gain(
             candidate, reference, np.zeros(gain_M.size, np.int64), block_length=block_length
         ).bounds(settings.alpha)
         if not (np.isfinite(low) and np.isfinite(high)):
-            lacking = "fewer than two seeds in an arm, or fewer than two blocks of "
-            lacking += pluralize(block_length, "row")
+            no_bounds_reason = (
+                "fewer than two seeds in an arm, or fewer than two blocks of "
+                f"{pluralize(block_length, 'row')}"
+            )
     return SuiteGain(
-        gain=float(gain_M.mean()), low=low, high=high, alpha=settings.alpha, lacking=lacking
+        gain=float(gain_M.mean()),
+        low=low,
+        high=high,
+        alpha=settings.alpha,
+        lacking=no_bounds_reason,
     )

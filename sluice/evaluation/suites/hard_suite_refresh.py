@@ -20,10 +20,11 @@ def refresh_hard_suite(
     share: float,
     at: datetime,
 ) -> SuiteVersion | None:
-    """Return the hard suite; create a new version if its rows were selected by another model.
+    """Return the newest version of the hard suite, which is created first if necessary.
 
-    New data alone does not create a new version, so that successive candidates against the same
-    production version are compared on the same rows. Non-finite losses do not create a new version
+    A version is created if none exists, or if another model selected the rows of the newest
+    version. New data alone does not create a version, so that successive candidates against the
+    same production version are compared on the same rows. Non-finite losses do not create a version
     either. A user-defined suite of this name is not changed.
 
     Args:

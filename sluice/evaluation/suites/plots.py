@@ -91,7 +91,8 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
     if losses:
         diagonal_ends = np.array([min(losses), max(losses)])
         axes.plot(diagonal_ends, diagonal_ends, color=MUTED, linewidth=1)
-    # A threshold that cannot be drawn is omitted: a non-finite one, or 0 on logarithmic axes.
+    # A threshold is omitted if it cannot be drawn: if it is non-finite, or if it is not above 0 and
+    # the axes are logarithmic.
     if threshold is not None and not (math.isfinite(threshold) and (threshold > 0 or not is_log)):
         threshold = None
     if threshold is not None:

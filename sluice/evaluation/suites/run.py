@@ -150,15 +150,16 @@ def _run_suite(
             reference.losses,
             settings,
             horizon_rows=workload.horizon_rows,
-            lacking="; ".join((*problems, *_describe_biased_arms(suite, arms))),
+            no_bounds_reason="; ".join((*problems, *_describe_biased_arms(suite, arms))),
         ),
         lacking=problems,
     )
 
 
 def _describe_biased_arms(suite: Suite, arms: tuple[SuiteArm, ...]) -> tuple[str, ...]:
-    """Return a message for each arm without seeds whose losses were used to select the rows.
+    """Return a message for each rule, that is, arm without seeds, whose losses selected the rows.
 
+    For an arm with seeds, ``SuiteArm.select_suite_rows`` excludes the seeds that selected the rows.
     The rows were selected because the arm has its highest losses on them. Almost any other model
     has lower losses on these rows, so a comparison on them is biased against the arm.
     """

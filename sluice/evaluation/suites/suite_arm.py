@@ -14,8 +14,8 @@ from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.suite import HighestLoss, Suite
 
 SELECTION_MESSAGE = "were used to select these rows"
-"""End of the message about an arm whose losses on a suite are biased, because all of its losses
-were used to select the rows."""
+"""End of the message about an arm whose losses on a suite are biased, because the losses of all its
+seeds were used to select the rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +51,8 @@ class SuiteArm:
         self, position_M: NDArray[np.int64], suite: Suite
     ) -> "tuple[SuiteArm, str]":
         """Return the arm on the rows of a suite, without the seeds that selected these rows.
+
+        If all seeds selected the rows, all seeds are kept, and a reason is returned.
 
         Args:
             position_M: Positions of the scored rows of the suite.

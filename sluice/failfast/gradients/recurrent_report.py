@@ -8,7 +8,7 @@ from sluice.base.errors import ContractError
 from sluice.failfast.gradients.recurrent_state import (
     NormaliserRange,
     RecurrentGradients,
-    normaliser_range,
+    slstm_normaliser_range,
 )
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.finding import EvidenceValue
@@ -26,7 +26,7 @@ def judge_normalisers(
         states: Normaliser states by name of the sLSTM layer.
     """
     try:
-        ranges = tuple(normaliser_range(layer, state) for layer, state in states.items())
+        ranges = tuple(slstm_normaliser_range(layer, state) for layer, state in states.items())
     except ContractError as error:
         return (), CheckOutcome(
             outcome="fail",

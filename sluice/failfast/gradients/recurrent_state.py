@@ -56,7 +56,7 @@ def recurrent_gradients(model: nn.Module) -> tuple[RecurrentGradients, ...]:
     )
 
 
-def normaliser_range(layer: str, normaliser: Tensor) -> NormaliserRange:
+def slstm_normaliser_range(layer: str, normaliser: Tensor) -> NormaliserRange:
     """Return the range of a normaliser state of any sLSTM implementation.
 
     Args:

@@ -83,7 +83,7 @@ class OrderedStudy(Study):
         return len(self.trials) + len(self._queued_configs)
 
     def start(self) -> None:
-        """Record the queued trials, and start the first trials. Then no trial may be queued."""
+        """Record the queued trials, and start the first trials. Afterwards, none may be queued."""
         num_trials = len(self.trials)
         for index in range(max(self._num_recorded - num_trials, 0), len(self._queued_configs)):
             line = {

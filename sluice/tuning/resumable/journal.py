@@ -26,8 +26,8 @@ class StudyJournal:
             another study is refused.
 
     Raises:
-        ContractError: The file belongs to another study or another format version, or another
-            process has it open.
+        ContractError: The file belongs to another study, has another format version, or is open in
+            another process.
         IntegrityError: The first line is damaged.
         StorageError: The file cannot be read or written.
     """

@@ -50,15 +50,15 @@ class OpenStudy:
 
     Args:
         path: Path of the journal.
-        settings: The arguments of ``resumable``.
+        settings: Settings of the study, from the arguments of ``wrappers.resumable``.
         scheduler: The wrapped scheduler, which is copied.
         searcher: The wrapped searcher, which is copied; None without one.
         metric: Name of the metric.
         num_samples: Total number of trials.
 
     Raises:
-        ContractError: The journal belongs to another study or another version, or the replay gives
-            other decisions.
+        ContractError: The journal belongs to another study or has another format version, or the
+            replayed decisions differ from the journal.
         IntegrityError: A line of the journal is damaged.
         StorageError: The journal cannot be read or written.
     """

@@ -262,7 +262,7 @@ class Study(ABC):
         return self.trials[number]
 
     def _apply(self, event: StudyEvent) -> None:
-        """Add the result of an event to its trial, then end or continue the trial."""
+        """Add the result of an event to its trial. Then end the trial or ask the scheduler."""
         trial = self._require_running(event)
         self._changed_numbers[trial.number] = None
         result = dict(event.result)

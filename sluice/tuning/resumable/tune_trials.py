@@ -27,7 +27,10 @@ def unwrap(controller: Any) -> Any:
 
 
 def allow_parallel_starts(controller: Any) -> None:
-    """Let Tune start several trials at a time. By default, it starts one if there is a searcher."""
+    """Let Tune start several trials at a time, even with a searcher.
+
+    By default, Tune starts trials from a searcher one after another.
+    """
     if "TUNE_MAX_PENDING_TRIALS_PG" not in os.environ:
         unwrap(controller)._max_pending_trials = _MAX_PENDING_TRIALS
 

@@ -165,8 +165,9 @@ def resumable(
 
     Every suggestion and every report is written to the journal before it takes effect. When the
     program runs again with the same journal, the journal is replayed into new objects, and trials
-    resume from their last checkpoints. The study then ends with the same trials, early stops and
-    copies of weights as an uninterrupted study.
+    resume from their last checkpoints. An ordered study then ends with the same trials, early stops
+    and copies of weights as an uninterrupted study. An unordered study keeps its earlier decisions,
+    but its later decisions depend on the speed of workers.
 
     Args:
         wrapped: A new scheduler or searcher. A searcher must have a fixed seed.

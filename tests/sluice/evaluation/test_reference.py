@@ -183,7 +183,8 @@ def test_a_changed_comment_is_scored_with_a_note(tmp_path: Path, user_code: User
 
     scores, _ = score_both_forms(lineage, workload, store)
 
-    assert "reproduces its recorded losses on" in scores.note
+    num_losses = scores.by_seed.losses.loss_SN.size
+    assert f"reproduces all {num_losses} recorded losses" in scores.note
     assert "module probe_layers changed" in scores.note
 
 

@@ -68,8 +68,9 @@ def test_pbt_without_changeable_parameters_or_enough_epochs_is_rejected():
     fixed = Space.parse(
         {"parameters": {"model.hidden": {"kind": "integers", "low": 4, "high": 8}}}, where="s"
     )
-    with pytest.raises(SettingsError, match=r"training\.learning_rate.*numeric argument"):
+    with pytest.raises(SettingsError, match=r"training\.learning_rate.*numeric argument") as raised:
         choose_strategy(fixed, SearchSettings(scheduler="pbt"), base(25))
+    assert "dropout" not in raised.value.what
 
 
 def test_too_long_grace_period_is_replaced_and_reported():

@@ -16,14 +16,18 @@ def make_arm(loss_SN: np.ndarray, *, rule: bool = False) -> ArmLosses:
 
 
 def measure(
-    candidate: np.ndarray, reference: np.ndarray, *, horizon_rows: int = 0, lacking: str = ""
+    candidate: np.ndarray,
+    reference: np.ndarray,
+    *,
+    horizon_rows: int = 0,
+    no_bounds_reason: str = "",
 ):
     return measure_gain(
         make_arm(candidate),
         make_arm(reference, rule=True),
         SETTINGS,
         horizon_rows=horizon_rows,
-        lacking=lacking,
+        no_bounds_reason=no_bounds_reason,
     )
 
 
@@ -59,7 +63,7 @@ def test_a_larger_alpha_gives_a_narrower_interval():
             make_arm(np.zeros((1, 60)), rule=True),
             SuiteSettings(alpha=alpha),
             horizon_rows=1,
-            lacking="",
+            no_bounds_reason="",
         )
         for alpha in (0.01, 0.05, 0.2)
     ]
@@ -91,6 +95,6 @@ def test_insufficient_evidence_has_no_bounds_and_is_inconclusive(candidate, hori
 def test_missing_evidence_given_by_the_caller_prevents_bounds():
     candidate = np.random.default_rng(0).normal(size=(3, 40)) - 9
 
-    suite_gain = measure(candidate, np.zeros((1, 40)), lacking="chosen by all")
+    suite_gain = measure(candidate, np.zeros((1, 40)), no_bounds_reason="chosen by all")
 
     assert (suite_gain.lacking, suite_gain.outcome) == ("chosen by all", "INCONCLUSIVE")

@@ -9,9 +9,9 @@ from torch import nn
 from sluice.base.errors import ContractError
 from sluice.failfast.gradients.recurrent_report import judge_forget_gates, judge_normalisers
 from sluice.failfast.gradients.recurrent_state import (
-    normaliser_range,
     record_normalisers,
     recurrent_gradients,
+    slstm_normaliser_range,
 )
 from sluice.models.settings import ModelSettings
 from sluice.models.slstm import SLSTM
@@ -78,7 +78,7 @@ def test_missing_bias_and_gradients_are_reported_as_none():
 
 
 def test_the_range_of_a_normaliser_is_its_minimum_and_maximum():
-    value_range = normaliser_range("cell", torch.tensor([[1.0, 3.0], [0.5, 2.0]]))
+    value_range = slstm_normaliser_range("cell", torch.tensor([[1.0, 3.0], [0.5, 2.0]]))
 
     assert (value_range.lowest, value_range.highest, value_range.is_vanishing) == (0.5, 3.0, False)
 
@@ -86,13 +86,13 @@ def test_the_range_of_a_normaliser_is_its_minimum_and_maximum():
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_non_finite_normaliser_is_rejected(value):
     with pytest.raises(ContractError, match="state of cell must be finite, 1 of 2 values"):
-        normaliser_range("cell", torch.tensor([1.0, value]))
+        slstm_normaliser_range("cell", torch.tensor([1.0, value]))
     assert judge_normalisers({"cell": torch.tensor([value])})[1].outcome == "fail"
 
 
 def test_an_empty_normaliser_is_rejected():
     with pytest.raises(ContractError, match="must not be empty"):
-        normaliser_range("cell", torch.zeros(0, 3))
+        slstm_normaliser_range("cell", torch.zeros(0, 3))
 
 
 @pytest.mark.parametrize("value", [0.0, 1e-39, -1.0])
