@@ -35,7 +35,12 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
         require_bounded_csv(content, source)
         index_dtype = {} if source.index is None else {source.index: "str"}
         rows = pd.read_csv(
-            io.BytesIO(content), sep=source.separator, decimal=source.decimal, dtype=index_dtype
+            io.BytesIO(content),
+            sep=source.separator,
+            decimal=source.decimal,
+            na_values=list(source.missing),
+            skipinitialspace=source.skip_spaces,
+            dtype=index_dtype,
         )
     except SourceError:
         raise

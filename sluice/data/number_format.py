@@ -1,4 +1,4 @@
-"""Numbers in CSV files: decimal separators, and separators of groups of three digits."""
+"""Numbers in CSV files: their separators, and markers of missing values."""
 
 import re
 from typing import Any, Literal
@@ -11,6 +11,11 @@ GroupSeparator = Literal[",", ".", " ", "'"]
 _SEPARATOR_CHARACTERS: dict[str, str] = {" ": " \u00a0\u202f", "'": "'\u2019"}
 """Characters that a group separator matches, if it matches several: spaces and no-break spaces,
 straight and typographic apostrophes."""
+
+MISSING_MARKERS = frozenset(
+    ("?", "-", "--", "\u2013", "\u2014", ".", "*", "n.a.", "N.A.", "unknown", "missing")
+)
+"""Texts that often mark a missing value in a column of numbers."""
 
 _FORMATS: tuple[tuple[DecimalSeparator, GroupSeparator | None], ...] = (
     (".", None),
@@ -62,6 +67,7 @@ def guess_number_format(texts: pd.DataFrame) -> tuple[DecimalSeparator, GroupSep
     Args:
         texts: Rows of the file, with all values as texts.
     """
+    texts = texts.mask(texts.isin(MISSING_MARKERS))
     columns = [texts[name].dropna().tolist() for name in texts.columns]
     counts = {
         (decimal, thousands): sum(_are_numbers(values, decimal, thousands) for values in columns)
@@ -73,6 +79,28 @@ def guess_number_format(texts: pd.DataFrame) -> tuple[DecimalSeparator, GroupSep
     if len({decimal for decimal, _ in best_formats}) > 1:
         return _FORMATS[0]
     return best_formats[0]
+
+
+def find_missing_markers(
+    texts: pd.DataFrame, *, decimal: DecimalSeparator, thousands: GroupSeparator | None
+) -> tuple[str, ...]:
+    """Return the texts that mark missing values in columns of numbers, such as ``?``; sorted.
+
+    A column counts as numbers if most of its values are numbers and all others are in
+    ``MISSING_MARKERS``.
+
+    Args:
+        texts: Rows of the file, with all values as texts.
+        decimal: Decimal separator.
+        thousands: Separator of groups of three digits.
+    """
+    found: set[str] = set()
+    for name in texts.columns:
+        values = texts[name].dropna().tolist()
+        numbers = [value for value in values if value not in MISSING_MARKERS]
+        if 2 * len(numbers) > len(values) and _are_numbers(numbers, decimal, thousands):
+            found |= {*values} & MISSING_MARKERS
+    return tuple(sorted(found))
 
 
 def _are_numbers(

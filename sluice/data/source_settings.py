@@ -44,6 +44,15 @@ class CsvSource(Settings):
         description="Separator between groups of three digits, such as '.' in 1.234,5. ' ' also "
         "matches no-break spaces. null: numbers have no groups.",
     )
+    missing: tuple[str, ...] = Field(
+        (),
+        strict=False,
+        description="Texts that mean a missing value, such as '?'. An empty text, 'NA', 'NaN', "
+        "'null' and 'None' always mean one.",
+    )
+    skip_spaces: bool = Field(
+        False, description="Whether spaces after a separator are skipped, as in 'a, b'."
+    )
     encoding: str = Field(
         "utf-8",
         description="Encoding of the file, as a Python codec; Excel also writes 'cp1252' and "

@@ -186,7 +186,8 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
         return _excluded_input(
             name,
             f"numbers, but text such as {marker!r} in "
-            f"{pluralize(int((~number_mask).sum()), 'row')}: remove it",
+            f"{pluralize(int((~number_mask).sum()), 'row')}: remove it, or list it as 'missing' in "
+            "the source",
         )
     if num_distinct > _MAX_DISTINCT_SHARE * len(labels) and num_distinct > MAX_CATEGORY_VALUES:
         return _excluded_input(

@@ -9,7 +9,7 @@ import pandas as pd
 
 from sluice.base.errors import SourceError
 from sluice.data import sources
-from sluice.data.number_format import guess_number_format
+from sluice.data.number_format import find_missing_markers, guess_number_format
 from sluice.data.schema import Schema
 from sluice.data.source_settings import CsvSource, JsonLinesSource, ParquetSource
 
@@ -72,13 +72,24 @@ def _guess_csv_format(path: Path) -> dict[str, Any]:
         lines = lines[:-1]  # the last line may be incomplete
     header = lines[0] if lines else ""
     separator = max(_SEPARATORS, key=header.count)
-    guesses: dict[str, Any] = {"separator": separator, "encoding": encoding}
+    guesses: dict[str, Any] = {
+        "separator": separator,
+        "encoding": encoding,
+        "skip_spaces": header.count(f"{separator} ") == header.count(separator) > 0,
+    }
     try:
-        text_frame = pd.read_csv(io.StringIO("".join(lines)), sep=separator, dtype="str")
+        text_frame = pd.read_csv(
+            io.StringIO("".join(lines)),
+            sep=separator,
+            skipinitialspace=guesses["skip_spaces"],
+            dtype="str",
+        )
     except (pd.errors.ParserError, ValueError):
         pass  # the data source reports the error
     else:
-        guesses["decimal"], guesses["thousands"] = guess_number_format(text_frame)
+        decimal, thousands = guess_number_format(text_frame)
+        missing = find_missing_markers(text_frame, decimal=decimal, thousands=thousands)
+        guesses |= {"decimal": decimal, "thousands": thousands, "missing": missing}
     defaults = CsvSource(uri=str(path))
     return {name: value for name, value in guesses.items() if value != getattr(defaults, name)}
 

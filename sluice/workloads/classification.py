@@ -96,8 +96,10 @@ def log_losses(output_NC: Tensor, y_N: Tensor) -> Tensor:
 
 
 def class_mistakes(output_NC: Tensor, y_N: Tensor) -> Tensor:
-    """Return 1 where the most probable class is wrong, else 0 (N,)."""
-    return (output_NC.argmax(dim=1) != y_N).float()
+    """Return 1 where the most probable class is wrong or a logit is not finite, else 0 (N,)."""
+    # Without this condition, a row of NaN would count as an answer of class 0.
+    is_invalid_N = ~output_NC.isfinite().all(dim=1)
+    return ((output_NC.argmax(dim=1) != y_N) | is_invalid_N).float()
 
 
 def classifier_metrics(output_NC: Tensor, y_N: Tensor) -> Mapping[str, float]:

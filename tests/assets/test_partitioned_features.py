@@ -148,7 +148,8 @@ def test_worker_processes_give_identical_features(store, monkeypatch):
         (
             PeriodPartitions(period="M", look_back_rows=20),
             {"last": lambda raw: raw["price"] / raw["price"].std()},
-            "only on its own rows, 20 earlier and 1 later rows .*'last' at 2020-01-29 .*changes by",
+            "only on its own rows, 20 earlier and 1 later rows .*"
+            "'last' at row 2020-01-29 .*changes by",
         ),
         (
             PeriodPartitions(period="M", look_back_rows=20),

@@ -144,9 +144,9 @@ def problem_text(result: CheckResult) -> RenderableType:
         ("fix:", result.fix),
         ("see:", result.explain_command),
     )
-    for label, text in texts:
+    for text_label, text in texts:
         if text:
-            labelled_texts.add_row(f"  {label}", Text(text))
+            labelled_texts.add_row(f"  {text_label}", Text(text))
     heading = Text(f"{label} {result.name}", style=style)
     return Group(heading, labelled_texts, "")
 

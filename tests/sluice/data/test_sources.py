@@ -100,6 +100,19 @@ def test_csv_numbers_with_groups_and_a_decimal_comma_are_parsed(write_csv):
     assert rows["code"].tolist() == ["1.2", "1.234", "01.234"]  # no groups of three digits
 
 
+def test_csv_markers_of_missing_values_and_spaces_are_configurable(write_csv):
+    text = "date, close, volume\n2020-01-02, ?, 10\n2020-01-03, 2.5, --\n"
+    source = write_csv(text, missing=["?", "--"], skip_spaces=True)
+
+    rows = load_rows(source, schema=SCHEMA)
+
+    assert rows["close"].isna().tolist() == [True, False]
+    assert rows["volume"].isna().tolist() == [False, True]
+    assert "column 'close' must be numeric, got '?'" in get_error_message(
+        write_csv(text, missing=("--",), skip_spaces=True)
+    )
+
+
 def test_csv_index_stays_text_with_groups(write_csv):
     source = write_csv("id,close\n1 234,1 000.5\n5,2\n", index="id", thousands=" ")
 
@@ -111,16 +124,18 @@ def test_csv_index_stays_text_with_groups(write_csv):
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "cp1252", "utf-16"])
 def test_csv_in_another_encoding_is_read(write_csv, encoding):
-    text = "date,größe,close\n2020-01-02,süß,1.5\n"
+    text = "date,gr\u00f6\u00dfe,close\n2020-01-02,s\u00fc\u00df,1.5\n"
 
     rows = load_rows(write_csv(text.encode(encoding), encoding=encoding), schema=SCHEMA)
 
-    assert rows["größe"].tolist() == ["süß"]
+    assert rows["gr\u00f6\u00dfe"].tolist() == ["s\u00fc\u00df"]
     assert rows["close"].tolist() == [1.5]
 
 
 def test_csv_in_a_wrong_encoding_names_the_setting(write_csv):
-    message = get_error_message(write_csv("date,größe,close\n2020-01-02,1,2\n".encode("cp1252")))
+    content = "date,gr\u00f6\u00dfe,close\n2020-01-02,1,2\n".encode("cp1252")
+
+    message = get_error_message(write_csv(content))
 
     assert "another encoding than utf-8" in message
     assert "set 'separator' or 'encoding'" in message

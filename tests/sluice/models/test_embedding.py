@@ -141,7 +141,7 @@ def test_wide_embeddings_are_projected_with_similar_distances():
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (NoLinear(), "NoLinear has no embedding, because its forward() calls no nn.Linear"),
+        (NoLinear(), r"NoLinear has no embedding, because its forward\(\) calls no nn\.Linear"),
         (type("Wrong", (Net,), {"embedding_layer": "bodi"})(), "name of one of its layers, got 'b"),
         (type("Wrong", (Net,), {"embedding_layer": ""})(), "name of one of its layers, got ''"),
         (type("Unused", (Net,), {"embedding_layer": "unused"})(), "calls no layer 'unused'"),

@@ -152,4 +152,7 @@ def test_removed_settings_do_not_exist_in_their_settings_class() -> None:
     from sluice.base.imports import import_object
 
     for removed in REMOVED_SETTINGS:
-        assert removed.name not in import_object(removed.owner, what="settings").model_fields
+        assert (
+            removed.name
+            not in import_object(removed.settings_class_path, what="settings").model_fields
+        )

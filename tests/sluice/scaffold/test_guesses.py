@@ -80,9 +80,9 @@ def test_a_file_of_a_european_spreadsheet_is_read(path, encoding, settings):
         f"{i % 28 + 1:02d}.{i // 28 % 12 + 1:02d}.{2000 + i // 336};{i},5;1.{i:03d},25"
         for i in range(ROWS)
     ]
-    path.write_text("\n".join(("Tag;Größe;Preis €", *lines)), encoding=encoding)
+    path.write_text("\n".join(("Tag;Gr\u00f6\u00dfe;Preis \u20ac", *lines)), encoding=encoding)
 
-    found = inspect_table(path, "Preis €")
+    found = inspect_table(path, "Preis \u20ac")
 
     assert found.task.value == "regression"
     assert (
@@ -98,6 +98,19 @@ def test_a_file_of_a_european_spreadsheet_is_read(path, encoding, settings):
         | settings
     )
     assert "distinct numbers from 1000.25 to 1239.25" in found.task.reason
+
+
+def test_markers_of_missing_numbers_and_spaces_are_guessed(path):
+    areas = np.random.default_rng(0).permutation(ROWS)
+    lines = [f"{n}.5, {'?' if n % 4 == 1 else areas[n]}, north" for n in range(ROWS)]
+    path.write_text("\n".join(("price, area, region", *lines)))
+
+    found = inspect_table(path, "price")
+
+    assert found.source == {"kind": "csv", "index": None, "missing": ("?",), "skip_spaces": True}
+    (area,) = found.inputs
+    assert area.name == "area"
+    assert "60 of 240 missing" in area.reason
 
 
 def test_times_with_utc_offsets_order_the_rows(path):
@@ -174,7 +187,7 @@ def test_unusable_columns_are_left_out_with_the_reason(path):
         empty=[None] * ROWS,
         amount=[f"{number:,} EUR" for number in range(1_000, 1_000 + ROWS)],
         token=[f"{number:x}" for number in range(10**9, 10**9 + ROWS)],
-        marked=["?"] * 9 + [str(number / 7) for number in range(ROWS - 9)],
+        marked=["closed"] * 9 + [str(number / 7) for number in range(ROWS - 9)],
         infinite=[np.inf] + [1.5, 2.5] * (ROWS // 2 - 1) + [1.5],
     )
 
@@ -183,7 +196,7 @@ def test_unusable_columns_are_left_out_with_the_reason(path):
     assert found["empty"] == "every value is missing"
     assert found["amount"].startswith("numbers with a unit or separators, such as '1,000 EUR'")
     assert found["token"] == f"identifier: {ROWS} distinct values in {ROWS} rows"
-    assert found["marked"] == "numbers, but text such as '?' in 9 rows: remove it"
+    assert found["marked"].startswith("numbers, but text such as 'closed' in 9 rows: remove it")
     assert found["infinite"] == "infinite values; replace them in the data"
 
 

@@ -8,6 +8,7 @@ import torch
 from sluice.base.errors import ContractError
 from sluice.data.folds import RowRange
 from sluice.data.schema import Column, Schema
+from sluice.workloads.classification import class_mistakes
 from sluice.workloads.digits import DigitsWorkload
 from sluice.workloads.workload import Workload
 
@@ -56,6 +57,12 @@ def test_classification_task_sets_targets_losses_and_metrics():
     assert (metrics["accuracy"], metrics["loss"]) == (1.0, pytest.approx(float(expected)))
     assert (workload.loss_unit, workload.headline_metric) == ("nats", "macro_f1")
     assert not workload.scale_target
+
+
+def test_a_row_with_a_non_finite_logit_is_a_mistake():
+    logits = torch.tensor([[2.0, 1.0], [torch.nan, torch.nan], [torch.inf, 0.0], [0.0, 3.0]])
+
+    assert class_mistakes(logits, torch.tensor([0, 0, 0, 1])).tolist() == [0.0, 1.0, 1.0, 0.0]
 
 
 def test_regression_is_the_default_task():

@@ -316,7 +316,7 @@ DEFECTS = {
     ),
     "names with a counter": (
         WithNet(Counted),
-        ["could not be loaded", "saved: network.extra_", "without counters"],
+        ["could not be loaded", "only in the checkpoint: network.extra_", "without counters"],
     ),
     "prefix of a wrapper": (
         WithNet(Prefixed),

@@ -71,7 +71,11 @@ def test_a_planted_defect_fails_and_is_named(check, workload, fault, expected_te
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("sgd", {"betas": [0.9, 0.99]}, "does not take the argument 'betas'.*It takes: momentum"),
+        (
+            "sgd",
+            {"betas": [0.9, 0.99]},
+            "does not take the argument 'betas'.*The optimizer takes: momentum",
+        ),
         ("adam", {"betas": [0.9, 1.5]}, "Invalid beta parameter"),
         ("torch.optim:LBFGS", {}, "cannot take a step: .*closure"),
         ("torch.optim:Muon", {}, "Muon only supports 2D parameters"),  # the network has biases

@@ -193,7 +193,7 @@ def test_constant_outputs_may_differ_only_by_rounding_errors():
         def change_input(self, x):
             return add_number_of_calls(self, x)
 
-    assert ", only rounding errors are allowed) in a second call" in run_check(Constant).summary
+    assert "; only rounding errors are allowed) in a second call" in run_check(Constant).summary
 
 
 def require_two_examples(_self, x):

@@ -217,6 +217,7 @@ def test_every_rule_is_covered_by_a_faulty_program():
 NO_THRESHOLDS = {
     "_MAX_NAMES",
     "_MAX_LISTED",
+    "_MAX_LISTED_COLUMNS",
     "_NUM_SHIFTED_POSITIONS",
     "_KERNEL_WIDTHS",
     "_NUM_PERMUTATIONS",
