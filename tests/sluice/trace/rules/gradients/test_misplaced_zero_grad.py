@@ -1,10 +1,11 @@
-"""Gradients that are cleared before the step (TRACE-13)."""
+"""Gradients that are cleared between backward() and the step (TRACE-13)."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sluice.trace.rules.gradients.misplaced_zero_grad import MISPLACED_ZERO_GRAD
 from tests.support.traced.small_programs import (
     classifier,
     fault_severities,
@@ -109,3 +110,41 @@ def test_a_closure_that_clears_its_own_gradients_is_reported(trace_of, kind):
     found = {f for f in root_causes(trace_of(program)) if f[1] == "error"}
 
     assert found == ({("misplaced zero_grad", "error", 1)} if is_wrong else set())
+
+
+def make_program(cleared_steps, *, forward_before_clearing=False):
+    """Return a program of 6 steps that clears new gradients before some steps, counted from 1."""
+
+    def program():
+        model, x = nn.Linear(6, 1), random_rows(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for number in range(1, 7):
+            optimizer.zero_grad()
+            F.mse_loss(model(x)[:, 0], x.sum(1)).backward()
+            if number in cleared_steps:
+                if forward_before_clearing:
+                    model(x)
+                optimizer.zero_grad()
+            optimizer.step()
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("cleared_steps", "expected"),
+    # The program may drop a single batch, for example if its loss is an outlier.
+    [(set(), []), ({3}, []), ({3, 5}, [(3, 2)]), (set(range(1, 7)), [(1, 6)])],
+)
+def test_two_cleared_steps_are_reported_from_the_first_on(trace_of, cleared_steps, expected):
+    found = MISPLACED_ZERO_GRAD(trace_of(make_program(cleared_steps)))
+
+    assert [(f.step, f.evidence["num_emptied"]) for f in found] == expected
+    assert [(f.fault, f.severity, f.evidence["num_steps"]) for f in found] == [
+        ("misplaced zero_grad", "error", 6)
+    ] * len(expected)
+
+
+def test_gradients_cleared_for_the_next_batch_are_not_reported(trace_of):
+    program = make_program(set(range(1, 7)), forward_before_clearing=True)
+
+    assert MISPLACED_ZERO_GRAD(trace_of(program)) == ()
