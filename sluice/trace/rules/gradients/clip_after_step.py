@@ -43,9 +43,11 @@ def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFindin
             clips = [i for i in sequence.find("clip") if sequence.events[i].object_id == optimizer]
             has_useful_clip |= any(i > first_backward for i in clips)
             # A clipping before the first step of the run cannot be late.
-            if sequence.first_step > 1 and any(i < first_backward for i in clips):
-                num_late_steps += sequence.count
-                first_late_step = first_late_step or sequence.first_step - 1
+            num_clipped_steps = sequence.count - (sequence.first_step == 1 and not sequence.is_open)
+            if num_clipped_steps and any(i < first_backward for i in clips):
+                num_late_steps += num_clipped_steps
+                step_before = sequence.first_step - (not sequence.is_open)
+                first_late_step = first_late_step or max(step_before, 1)
         if num_late_steps < rule.settings.min_late_clips or has_useful_clip:
             continue
         findings.append(

@@ -40,11 +40,34 @@ def test_clippings_after_every_step_are_reported(trace_of):
     assert found.evidence == {"num_late": STEPS}
 
 
-@pytest.mark.parametrize(("late_steps", "expected"), [({3}, []), ({3, 5}, [(3, 2)])])
+@pytest.mark.parametrize(
+    ("late_steps", "expected"), [({3}, []), ({3, 5}, [(3, 2)]), ({1, 2}, [(1, 2)]), ({STEPS}, [])]
+)
 def test_two_late_clippings_are_reported_from_the_first_on(trace_of, late_steps, expected):
     found = CLIP_AFTER_STEP(trace_of(make_program(clips_after=lambda i: i in late_steps)))
 
     assert [(f.step, f.evidence["num_late"]) for f in found] == expected
+
+
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_a_clipping_before_the_first_step_is_not_late(trace_of, has_gradients):
+    """Each turn begins with a clipping, which follows the step of the turn before it."""
+
+    def program():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        if has_gradients:
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+        for _ in range(STEPS):
+            clip(model)
+            optimizer.zero_grad()
+            model(random_rows(16)).square().mean().backward()
+            optimizer.step()
+
+    (found,) = CLIP_AFTER_STEP(trace_of(program))
+
+    assert (found.step, found.evidence) == (1, {"num_late": STEPS - 1})
 
 
 @pytest.mark.parametrize("useful_steps", [set(range(1, STEPS + 1)), {4}])
