@@ -1,6 +1,6 @@
 """Shuffling loaders that repeat the same order in every epoch (TRACE-5)."""
 
-from itertools import islice
+from itertools import cycle, islice
 
 import pytest
 import torch
@@ -16,18 +16,21 @@ from tests.support.traced.small_programs import labeled_rows, train_step
 FAULT = "repeated epoch order"
 
 
-def make_program(sampler_epochs, *, num_rows=16, max_batches=None, trains=True):
-    """Return a program whose sampler gets these epochs, one per iteration; None: not set."""
+def make_program(sampler_epochs, *, num_rows=16, max_batches=(None,), trains=True):
+    """Return a program whose sampler gets these epochs, one per iteration; None: not set.
+
+    The iterations end after ``max_batches`` batches, alternately.
+    """
 
     def program():
         rows = TensorDataset(*labeled_rows(num_rows))
         sampler = DistributedSampler(rows, num_replicas=1, rank=0)
         loader, model = DataLoader(rows, batch_size=4, sampler=sampler), nn.Linear(8, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for epoch in sampler_epochs:
+        for epoch, max_num in zip(sampler_epochs, cycle(max_batches), strict=False):
             if epoch is not None:
                 sampler.set_epoch(epoch)
-            for x, y in islice(loader, max_batches):
+            for x, y in islice(loader, max_num):
                 if trains:
                     train_step(optimizer, F.cross_entropy(model(x), y))
                 else:
@@ -53,10 +56,17 @@ def test_every_repeated_epoch_is_counted(trace_of):
     assert found.evidence == {"num_repeated": 2, "num_compared": 2}
 
 
-def test_epochs_that_the_program_ends_early_are_compared_by_their_first_rows(trace_of):
-    (found,) = MISSING_SET_EPOCH(trace_of(make_program([None, None], max_batches=3)))
+@pytest.mark.parametrize(
+    ("max_batches", "expected"),
+    # The second epoch has 8 or 4 rows; 8 are required.
+    [((3, None), [("error", 4)]), ((None, 2), [("error", 5)]), ((None, 1), [])],
+)
+def test_epochs_that_the_program_ends_early_are_compared_by_their_first_rows(
+    trace_of, max_batches, expected
+):
+    found = MISSING_SET_EPOCH(trace_of(make_program([None, None], max_batches=max_batches)))
 
-    assert (found.severity, found.step) == ("error", 4)
+    assert [(f.severity, f.step) for f in found] == expected
 
 
 def test_a_generator_seeded_in_every_epoch_needs_confirmation(trace_of):

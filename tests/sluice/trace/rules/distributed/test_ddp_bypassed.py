@@ -40,8 +40,9 @@ def trace_steps(trace_of, calls, *, world_size=2, reduces_manually=False):
             wrapper.module(random_rows(4))
 
     trace = trace_of(program)
-    # The record is written before the first calls, and again when the indices are known.
+    # The record is written before the first calls, and again after them.
     records = [network_record(network=-1, wrapper=-1), network_record(network=1, wrapper=0)]
+    records.append(records[-1])
     if reduces_manually:
         records.append(
             DataParallelRecord(index=-1, kind="all_reduce", network=-1, wrapper=-1, step=0)

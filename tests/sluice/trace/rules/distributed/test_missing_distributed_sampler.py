@@ -66,6 +66,14 @@ def test_ranks_must_share_nine_in_ten_rows(rank_traces_of, num_shared, num_findi
     assert [f.evidence["num_shared"] for f in found] == [num_shared] * num_findings
 
 
+@pytest.mark.parametrize(("num_rows", "num_findings"), [(7, 0), (8, 1)])
+def test_few_equal_rows_are_not_reported(rank_traces_of, num_rows, num_findings):
+    def load(_):
+        return DataLoader(Subset(ROWS, range(num_rows)), batch_size=8)
+
+    assert len(MISSING_DISTRIBUTED_SAMPLER(rank_traces_of(make_program(load)))) == num_findings
+
+
 @pytest.mark.parametrize(("num_steps", "num_findings"), [(2, 0), (3, 1)])
 def test_equal_inputs_without_a_loader_are_reported(rank_traces_of, num_steps, num_findings):
     def program(_):

@@ -112,6 +112,63 @@ def test_a_closure_that_clears_its_own_gradients_is_reported(trace_of, kind):
     assert found == ({("misplaced zero_grad", "error", 1)} if is_wrong else set())
 
 
+class TwoPassSGD(torch.optim.SGD):
+    """Averages the gradients of two runs of its closure, and clears them after its update."""
+
+    @torch.no_grad()
+    def step(self, closure):
+        parameters = self.param_groups[0]["params"]
+        totals = [torch.zeros_like(parameter) for parameter in parameters]
+        for _ in range(2):
+            with torch.enable_grad():
+                closure()
+            for total, parameter in zip(totals, parameters, strict=True):
+                if parameter.grad is not None:
+                    total += parameter.grad / 2
+        for total, parameter in zip(totals, parameters, strict=True):
+            parameter -= self.param_groups[0]["lr"] * total
+        self.zero_grad()
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_closure_that_runs_twice_and_clears_its_gradients_is_reported(trace_of, is_wrong):
+    def program():
+        model, x = nn.Linear(6, 1), random_rows(16)
+        optimizer = TwoPassSGD(model.parameters(), lr=0.01)
+
+        def closure():
+            optimizer.zero_grad()
+            F.mse_loss(model(x)[:, 0], x.sum(1)).backward()
+            if is_wrong:
+                optimizer.zero_grad()
+
+        for _ in range(20):
+            optimizer.step(closure)
+
+    trace = trace_of(program)
+    assert any(sequence.find("stepped") for sequence in trace.sequences)
+
+    found = MISPLACED_ZERO_GRAD(trace)
+
+    assert [f.fault for f in found] == ["misplaced zero_grad"] * is_wrong
+
+
+def test_clearing_the_gradients_of_another_optimizer_is_not_reported(trace_of):
+    def program():
+        model, other = nn.Linear(6, 1), nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        other_optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(random_rows(16)).square().mean().backward()
+            other_optimizer.zero_grad()
+            optimizer.step()
+            other(random_rows(16)).square().mean().backward()
+            other_optimizer.step()
+
+    assert MISPLACED_ZERO_GRAD(trace_of(program)) == ()
+
+
 def make_program(cleared_steps, *, forward_before_clearing=False):
     """Return a program of 6 steps that clears new gradients before some steps, counted from 1."""
 

@@ -45,9 +45,9 @@ def test_skipped_steps_without_a_recorded_scale_are_reported_without_it(trace_of
     assert found.what == "The gradient scaler skipped the last 30 of 30 steps."
 
 
-@pytest.mark.parametrize("had_skip_before", [False, True])
-def test_the_finding_begins_at_the_first_of_the_last_skipped_steps(trace_of, had_skip_before):
-    skips = [False, had_skip_before, False, False, *[True] * 24]
+@pytest.mark.parametrize("earlier_skips", [set(), {1}, {2}, {1, 2, 3}])
+def test_the_finding_begins_at_the_first_of_the_last_skipped_steps(trace_of, earlier_skips):
+    skips = [*(number in earlier_skips for number in range(1, 5)), *[True] * 24]
 
     (found,) = SCALER_SKIPS_STEPS(trace_of(make_program(skips, scale=2.0**40)))
 
@@ -56,7 +56,7 @@ def test_the_finding_begins_at_the_first_of_the_last_skipped_steps(trace_of, had
     assert found.evidence == {
         "num_skipped": 24,
         "num_steps": 28,
-        "scale": 2.0 ** (40 - 23 - had_skip_before),
+        "scale": 2.0 ** (40 - 23 - len(earlier_skips)),
     }
 
 
