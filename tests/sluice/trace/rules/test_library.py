@@ -189,6 +189,17 @@ def test_every_module_of_a_topic_package_is_a_rule_with_a_requirement():
     assert len(implemented) == len(RULES) + len(RANK_RULES)
 
 
+def test_every_rule_module_has_a_test_module():
+    """The tests mirror the packages of the rules."""
+    rules_folder, tests_folder = Path(library.__file__).parent, Path(__file__).parent
+    expected = [
+        f"{path.parent.name}/test_{path.name}" for path in rules_folder.glob("[!_]*/[!_]*.py")
+    ]
+
+    assert len(expected) == len(RULES) + len(RANK_RULES)
+    assert sorted(name for name in expected if not (tests_folder / name).is_file()) == []
+
+
 def test_every_rule_is_covered_by_a_faulty_program():
     """The program is in this module or in the benchmark, except for warnings and symptoms."""
     tested_rules = {rule for _, rule, _, _ in FAULTS}
@@ -216,7 +227,6 @@ def test_every_rule_is_covered_by_a_faulty_program():
 
 NO_THRESHOLDS = {
     "_MAX_NAMES",
-    "_MAX_LISTED",
     "_MAX_LISTED_COLUMNS",
     "_NUM_SHIFTED_POSITIONS",
     "_KERNEL_WIDTHS",

@@ -1,4 +1,4 @@
-"""Resuming, loading and selecting checkpoints: faults, twins, correct programs (TRACE-13, -16)."""
+"""Resuming and selecting checkpoints: faults, twins, correct programs (TRACE-13, -16)."""
 
 import pytest
 
@@ -54,16 +54,6 @@ def test_a_new_optimizer_in_every_epoch_needs_confirmation(trace_of):
     assert fault_severity_steps(trace_of(programs.new_optimizer_in_every_epoch)) == [
         ("resume state lost", "confirm", 7)
     ]
-
-
-def test_a_checkpoint_whose_keys_have_a_prefix_is_reported_as_not_loaded(trace_of):
-    assert fault_severity_steps(trace_of(programs.state_keys_with_prefix)) == [
-        ("checkpoint not loaded", "error", 1)
-    ]
-
-
-def test_loading_a_body_without_its_head_is_intentional(trace_of):
-    assert judge(trace_of(programs.only_the_body_is_loaded)) == ()
 
 
 def judge_selection(trace_of, losses, saved, path="best.pt", loads=()):

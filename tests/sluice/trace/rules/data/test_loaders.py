@@ -1,4 +1,4 @@
-"""Workers with equal random numbers, repeated epoch orders, correct loaders (TRACE-5, -6)."""
+"""Benchmark faults of loaders, workers with equal random numbers, correct loaders (TRACE-5, -6)."""
 
 import pytest
 
@@ -24,13 +24,6 @@ def test_a_fault_is_the_only_finding_and_its_twin_has_none(trace_of, tmp_path, c
     assert found.severity == "error"
     assert abs(found.step - case.starts_at) <= case.max_late_steps
     assert judge(trace_case(trace_of, case, tmp_path, has_fault=False)) == ()
-
-
-def test_a_sampler_without_set_epoch_is_reported(trace_of):
-    (found,) = judge(trace_of(programs.without_set_epoch))
-
-    assert (found.fault, found.severity, found.step) == ("repeated epoch order", "error", 7)
-    assert judge(trace_of(programs.with_set_epoch)) == ()
 
 
 @pytest.mark.parametrize("kind", ["torch", "numpy", "older numpy", "python"])
@@ -73,17 +66,8 @@ def test_persistent_workers_with_equal_numbers_are_reported_for_one_epoch(trace_
         programs.table_drawn_once,
         programs.unused_generator,
         programs.generator_in_no_worker,
-        programs.one_generator_for_all_epochs,
-        programs.without_shuffle,
-        programs.one_batch_per_epoch,
     ],
     ids=lambda program: program.__name__,
 )
 def test_similar_but_correct_loaders_are_not_reported(trace_of, program):
     assert [f for f in judge(trace_of(program)) if f.severity == "error"] == []
-
-
-def test_a_generator_seeded_in_every_epoch_needs_confirmation(trace_of):
-    (found,) = judge(trace_of(programs.same_seed_in_every_epoch))
-
-    assert (found.fault, found.severity, found.step) == ("repeated epoch order", "confirm", 7)

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sluice.trace.diagnosis import diagnose
+from sluice.trace.rules.gradients.vanishing_gradients import VANISHING_GRADIENTS
 from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import fault_severities, random_rows, train_step
 from tests.support.traced.unusual_models import rows
@@ -47,3 +48,39 @@ def test_vanishing_gradients_are_a_warning_and_no_error(trace_of):
 
     assert ("vanishing gradients", "warning") in found
     assert not [severity for _, severity in found if severity == "error"]
+
+
+class SkippingSGD(torch.optim.SGD):
+    """Does not update parameters with non-finite gradients."""
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad.isfinite().all():
+                parameter -= 0.01 * parameter.grad
+
+
+@pytest.mark.parametrize("num_infinite_steps", [0, 5, 6])
+def test_infinite_gradients_of_early_layers_are_not_vanishing_gradients(
+    trace_of, num_infinite_steps
+):
+    """The other six layers have gradients of similar size at each of the six steps."""
+
+    def program():
+        layers = [layer for _ in range(7) for layer in (nn.Linear(8, 8), nn.Tanh())]
+        model = nn.Sequential(*layers, nn.Linear(8, 1))
+        optimizer = SkippingSGD(model.parameters())
+        for number in range(6):
+            optimizer.zero_grad()
+            model(random_rows(16, columns=8)).square().mean().backward()
+            if number < num_infinite_steps:
+                for layer in model[:3:2]:
+                    layer.weight.grad.fill_(torch.inf)
+            optimizer.step()
+
+    trace = trace_of(program)
+
+    norms = [o.grad_norms[0] for s in trace.statistics for o in s.optimizers]
+    assert len(norms) >= 4
+    assert any(norm == torch.inf for norm in norms) is (num_infinite_steps > 0)
+    assert VANISHING_GRADIENTS(trace) == ()

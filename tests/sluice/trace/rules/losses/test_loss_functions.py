@@ -10,13 +10,13 @@ from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge
 
 
-def make_program(loss_of, *, num=6, outputs=10, rate=0.1):
+def make_program(loss_of, *, num=6, outputs=10):
     """Return a program of a few steps on digits with the given loss."""
 
     def program():
         (x, y), _ = (d.tensors for d in digits("mlp", 1))
         model = nn.Linear(64, outputs)
-        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for i in range(num):
             optimizer.zero_grad()
             loss_of(model(x[i * 32 : i * 32 + 32]), y[i * 32 : i * 32 + 32]).backward()
@@ -85,18 +85,6 @@ CORRECT_LOSSES = {
 @pytest.mark.parametrize("name", CORRECT_LOSSES)
 def test_a_correct_loss_has_no_finding(trace_of, name):
     assert judge(trace_of(make_program(CORRECT_LOSSES[name]))) == ()
-
-
-def test_extreme_logits_at_the_start_are_a_warning(trace_of):
-    found = judge(trace_of(make_program(lambda out, y: F.cross_entropy(out * 200, y))))
-
-    assert ("extreme logits", "warning") in {(f.fault, f.severity) for f in found}
-
-
-def test_extreme_logits_caused_by_a_step_are_not_blamed_on_the_initialization(trace_of):
-    found = judge(trace_of(make_program(lambda out, y: F.cross_entropy(out, y), rate=1e3)))
-
-    assert "extreme logits" not in {f.fault for f in found}
 
 
 def test_class_ids_rejected_by_the_loss_are_reported_although_no_step_was_made(trace_of, tmp_path):

@@ -1,5 +1,5 @@
-"""Schedules that end early or stay at zero, scalers that always skip, and correct ones (TRACE-10,
--11).
+"""Benchmark faults of scalers and schedules; schedules that end early or stay at zero, and correct
+ones (TRACE-10, -11).
 """
 
 import pytest
@@ -10,9 +10,7 @@ from sluice.bench.tracer.case import CaseSetup
 from sluice.bench.tracer.faults.scaling import SCALING_CASES
 from sluice.bench.tracer.faults.schedules import SCHEDULE_CASES
 from sluice.trace.rules.library import judge
-from sluice.trace.rules.precision.scaler_skips_steps import SCALER_SKIPS_STEPS
 from tests.support.traced import loading_and_resuming as programs
-from tests.support.traced.healthy import HEALTHY
 
 
 @pytest.mark.exhaustive
@@ -73,41 +71,6 @@ def test_a_learning_rate_set_to_zero_is_an_error_if_it_stays(trace_of):
 
     assert [(f.severity, f.step) for f in found] == [("error", 1)]
     assert "24 steps" in found[0].what
-
-
-def skip_every_step(num_steps):
-    def program():
-        gate = torch.nn.Linear(1, 1)
-        optimizer = torch.optim.Adam(gate.parameters())
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-        for _ in range(num_steps):
-            optimizer.zero_grad()
-            scaler.scale((gate(torch.ones(4, 1)) * 0).sqrt().sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-
-    return program
-
-
-def test_gradients_that_are_never_finite_make_the_scaler_skip_every_step(trace_of):
-    trace = trace_of(skip_every_step(16))
-    found = [f for f in judge(trace) if f.fault == "gradient scaler skips steps"]
-
-    assert [(f.severity, f.step) for f in found] == [("error", 1)]
-    assert "last 16 of 16 steps; the scale fell to 0.0312." in found[0].what
-
-
-def test_skipped_steps_without_a_recorded_scale_are_reported_without_it(trace_of):
-    trace = trace_of(skip_every_step(30))
-    scalars = tuple(record.model_copy(update={"scale": None}) for record in trace.scalars)
-
-    (found,) = SCALER_SKIPS_STEPS(trace.model_copy(update={"scalars": scalars}))
-
-    assert found.what == "The gradient scaler skipped the last 30 of 30 steps."
-
-
-def test_a_scaler_whose_first_steps_overflow_is_not_reported(trace_of):
-    assert judge(trace_of(HEALTHY["scaler that skips"])) == ()
 
 
 def test_learning_rate_changes_are_recorded_and_thinned(trace_of):

@@ -1,4 +1,4 @@
-"""Layers that are frozen by mistake, and misspelled requires_grad attributes (TRACE-16)."""
+"""Layers that are frozen by mistake (TRACE-16)."""
 
 import itertools
 
@@ -81,32 +81,3 @@ def test_a_small_frozen_backbone_with_initial_values_needs_confirmation(trace_of
             train_step(optimizer, model(images).square().mean())
 
     assert ("unintended freeze", "confirm") in fault_severities(trace_of(program))
-
-
-@pytest.mark.parametrize("is_module", [True, False])
-def test_a_misspelled_freeze_needs_confirmation(trace_of, is_module):
-    def program():
-        model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 1))
-        if is_module:
-            model[0].requires_grad = False
-        else:
-            model[0].weight.requires_gradient = False
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for _ in range(6):
-            train_step(optimizer, model(random_rows(16)).square().mean())
-
-    assert ("misspelled requires_grad", "confirm") in fault_severities(trace_of(program))
-
-
-def test_frozen_parameters_of_a_misspelled_freeze_do_not_count_as_learning(trace_of):
-    def program():
-        model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 1))
-        model[0].requires_grad = False
-        model[0].bias.requires_grad_(requires_grad=False)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for _ in range(6):
-            train_step(optimizer, model(random_rows(16)).square().mean())
-
-    findings = [f for f in judge(trace_of(program)) if f.fault == "misspelled requires_grad"]
-
-    assert [f.evidence["num_trained_parameters"] for f in findings] == [1]

@@ -1,10 +1,11 @@
-"""Gradients that are cleared before the step (TRACE-13)."""
+"""Gradients that are cleared between backward() and the step (TRACE-13)."""
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sluice.trace.rules.gradients.misplaced_zero_grad import MISPLACED_ZERO_GRAD
 from tests.support.traced.small_programs import (
     classifier,
     fault_severities,
@@ -109,3 +110,98 @@ def test_a_closure_that_clears_its_own_gradients_is_reported(trace_of, kind):
     found = {f for f in root_causes(trace_of(program)) if f[1] == "error"}
 
     assert found == ({("misplaced zero_grad", "error", 1)} if is_wrong else set())
+
+
+class TwoPassSGD(torch.optim.SGD):
+    """Averages the gradients of two runs of its closure, and clears them after its update."""
+
+    @torch.no_grad()
+    def step(self, closure):
+        parameters = self.param_groups[0]["params"]
+        totals = [torch.zeros_like(parameter) for parameter in parameters]
+        for _ in range(2):
+            with torch.enable_grad():
+                closure()
+            for total, parameter in zip(totals, parameters, strict=True):
+                if parameter.grad is not None:
+                    total += parameter.grad / 2
+        for total, parameter in zip(totals, parameters, strict=True):
+            parameter -= self.param_groups[0]["lr"] * total
+        self.zero_grad()
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_closure_that_runs_twice_and_clears_its_gradients_is_reported(trace_of, is_wrong):
+    def program():
+        model, x = nn.Linear(6, 1), random_rows(16)
+        optimizer = TwoPassSGD(model.parameters(), lr=0.01)
+
+        def closure():
+            optimizer.zero_grad()
+            F.mse_loss(model(x)[:, 0], x.sum(1)).backward()
+            if is_wrong:
+                optimizer.zero_grad()
+
+        for _ in range(20):
+            optimizer.step(closure)
+
+    trace = trace_of(program)
+    assert any(sequence.find("stepped") for sequence in trace.sequences)
+
+    found = MISPLACED_ZERO_GRAD(trace)
+
+    assert [f.fault for f in found] == ["misplaced zero_grad"] * is_wrong
+
+
+def test_clearing_the_gradients_of_another_optimizer_is_not_reported(trace_of):
+    def program():
+        model, other = nn.Linear(6, 1), nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        other_optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(random_rows(16)).square().mean().backward()
+            other_optimizer.zero_grad()
+            optimizer.step()
+            other(random_rows(16)).square().mean().backward()
+            other_optimizer.step()
+
+    assert MISPLACED_ZERO_GRAD(trace_of(program)) == ()
+
+
+def make_program(cleared_steps, *, forward_before_clearing=False):
+    """Return a program of 6 steps that clears new gradients before some steps, counted from 1."""
+
+    def program():
+        model, x = nn.Linear(6, 1), random_rows(16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for number in range(1, 7):
+            optimizer.zero_grad()
+            F.mse_loss(model(x)[:, 0], x.sum(1)).backward()
+            if number in cleared_steps:
+                if forward_before_clearing:
+                    model(x)
+                optimizer.zero_grad()
+            optimizer.step()
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("cleared_steps", "expected"),
+    # The program may drop a single batch, for example if its loss is an outlier.
+    [(set(), []), ({3}, []), ({3, 5}, [(3, 2)]), (set(range(1, 7)), [(1, 6)])],
+)
+def test_two_cleared_steps_are_reported_from_the_first_on(trace_of, cleared_steps, expected):
+    found = MISPLACED_ZERO_GRAD(trace_of(make_program(cleared_steps)))
+
+    assert [(f.step, f.evidence["num_emptied"]) for f in found] == expected
+    assert [(f.fault, f.severity, f.evidence["num_steps"]) for f in found] == [
+        ("misplaced zero_grad", "error", 6)
+    ] * len(expected)
+
+
+def test_gradients_cleared_for_the_next_batch_are_not_reported(trace_of):
+    program = make_program(set(range(1, 7)), forward_before_clearing=True)
+
+    assert MISPLACED_ZERO_GRAD(trace_of(program)) == ()
