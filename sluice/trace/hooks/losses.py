@@ -69,8 +69,8 @@ _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics at each of which one call is inspected, after the first calls. At
-later steps with statistics, calls are inspected at growing intervals."""
+"""After the first calls, one call of each step with statistics is inspected, for this number of
+steps. Then the intervals between inspected calls grow."""
 _NUM_CALLS_WITH_SAMPLED_TARGETS = 64
 """Number of first training calls whose targets are sampled, for each training phase, loss function
 and network."""
@@ -124,7 +124,8 @@ class _CallCounter:
 
     def __init__(self) -> None:
         self.num_calls = 0
-        """Number of calls since the training phase began."""
+        """Number of calls since the training phase began, without the calls that the hook skips in
+        predicted steps."""
         self.sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
         """Selects the calls that are inspected after the first calls."""
         self.last_sampled_step = -1
@@ -256,9 +257,10 @@ class LossWatch:
         self._check_indices(kind, args, kwargs)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
-        """Record non-finite inputs and targets, and the last loss call if its targets are classes.
+        """Record non-finite inputs and targets, and the last call of a loss.
 
-        The record of the loss call shows whether all of its targets are ignored.
+        The call is recorded only if its targets may be class ids. The record shows whether all of
+        its targets are ignored.
         """
         thread = event.thread
         for ref in thread.call.inputs:

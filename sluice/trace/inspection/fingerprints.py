@@ -308,7 +308,8 @@ def field_record(tensor: Tensor) -> FieldRecord:
     if values.is_floating_point():
         minimum, maximum = torch.aminmax(values)
         mean = values.mean(dtype=torch.float64)
-        # Values are only counted if their mean is non-finite, because a count takes another pass.
+        # Non-finite values are counted only if the mean is non-finite, because counting takes
+        # another pass over the values.
         num_non_finite = torch.tensor(0) if bool(mean.isfinite()) else (~values.isfinite()).sum()
     else:
         minimum, maximum = torch.aminmax(values.to(torch.int64))

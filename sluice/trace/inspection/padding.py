@@ -38,7 +38,8 @@ def find_padding_candidates(call_args: Any) -> tuple[Tensor, ...]:
     """Return a mask of the padding positions, (rows, positions), for each layout of the input.
 
     The arguments do not show whether rows or positions come first, but the shape of an attention
-    mask does. Return () if both layouts of a square input have padding: the shapes are equal.
+    mask does. Return () if both layouts of a square input have padding, because the two masks have
+    equal shapes.
     """
     masks = (find_padding(call_args), find_padding(call_args, is_transposed=True))
     candidates = tuple(mask for mask in masks if mask is not None)
