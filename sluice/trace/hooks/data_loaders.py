@@ -247,7 +247,7 @@ class _LoaderWatch:
         tensors = batch_tensors(batch)
         first_tensor = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
         sample_size = tracer.settings.row_sample_size
-        fingerprint_cache, row_fingerprints = tracer.sampling.fingerprints, tuple[int, ...]()
+        fingerprint_cache, row_fingerprints = tracer.sampling.fingerprint_cache, tuple[int, ...]()
         if first_tensor is not None:
             row_fingerprints = fingerprint_cache.fingerprint(
                 first_tensor, sample_size=sample_size, stage=LOADER

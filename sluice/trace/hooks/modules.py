@@ -2,8 +2,8 @@
 
 No hook is registered on a module, because the hook would be copied and saved with the module.
 Instead, ``Module.__call__`` is replaced. The replacement observes calls from outside any network.
-It also observes the calls inside a network if the forward pass is inspected or measured, or is the
-first pass of the network or the first pass after a change of a network.
+It also observes the calls inside a network in forward passes that are inspected or measured, in the
+first pass of the network, and in its first pass after a module or parameter was added.
 """
 
 import functools
@@ -141,8 +141,8 @@ class _CallHandler:
             and torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         )
-        # The first pass, and the first pass after a change, are observed to find unregistered
-        # modules.
+        # ``module_names`` is None at the first pass and after a change. Such a pass is observed, to
+        # find unregistered modules.
         if is_measured or is_inspected or entry.module_names is None:
             began_ns = tracer.clock()
             if entry.module_names is None:

@@ -82,7 +82,7 @@ class TargetSampler:
                 return
             targets, is_class, self._target_columns[thread.call.network] = targets_and_column
             sample_size = tracer.settings.row_sample_size
-            fingerprint_cache = tracer.sampling.fingerprints
+            fingerprint_cache = tracer.sampling.fingerprint_cache
             fingerprints_by_input = [
                 fingerprint_cache.fingerprint(batch, sample_size=sample_size, stage=LOSS)[
                     :_MAX_ROWS

@@ -54,7 +54,7 @@ class _GradientChecks:
 
     def _reset(self) -> None:
         self._num_passes = 0
-        """Number of backward passes so far. Passes of a scaled loss and passes of predicted steps do
+        """Number of backward passes so far. The passes of scaled losses and of predicted steps do
         not count."""
         self._num_records = 0
         """Number of records of non-finite gradients so far."""
