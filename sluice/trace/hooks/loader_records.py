@@ -107,10 +107,7 @@ def float_field_positions(tensors: list[Tensor]) -> list[int]:
     positions = [
         position
         for position, t in enumerate(tensors)
-        if t.dtype in (torch.float32, torch.float64)
-        and t.layout == torch.strided
-        and t.dim()
-        and t.numel()
+        if t.dtype in (torch.float32, torch.float64) and t.dim() and t.numel()
     ]
     return positions if any(position > 0 for position in positions) else []
 

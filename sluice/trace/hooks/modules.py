@@ -130,7 +130,7 @@ class _CallHandler:
         tracer.bus.publish(NetworkCalled(thread, entry, module, args, kwargs))
         if self._inspector.running_passes or self._inspector.has_pass_since_backward:
             self._inspector.discard_stale()
-        if args and type(args[0]) is Tensor and args[0].dim() > 1:
+        if args and type(args[0]) is Tensor and args[0].dim() > 1 and not args[0].is_nested:
             self._inspector.on_sequence_length(entry, args[0].shape[1])
         is_inspected = (
             tracer.steps.last_step >= entry.next_inspection_step and self._inspector.can_inspect()
@@ -199,7 +199,7 @@ class _CallHandler:
         tensor = output if type(output) is Tensor else first_tensor(output)
         has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
         thread.call.output = None if tensor is None else weakref.ref(tensor)
-        if entry.output_row_shape is None and tensor is not None:
+        if entry.output_row_shape is None and tensor is not None and not tensor.is_nested:
             entry.output_row_shape = tuple(tensor.shape[1:])
         code_key = has_grad, thread.last_loader
         code = entry.forward_codes.get(code_key)

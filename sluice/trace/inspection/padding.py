@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.plain_tensors import is_plain_dense
 
 _MIN_PADDED_ROWS = 2
 """Minimum number of rows that end (or begin) with two or more padding positions. A single row may
@@ -100,8 +100,6 @@ def tensor_arguments(call_args: Any) -> Iterator[Tensor]:
     args, kwargs = call_args
     for value in (*args, *kwargs.values()):
         items = value.values() if isinstance(value, dict) else value
-        yield from filter(_is_dense, items if isinstance(value, dict | list | tuple) else [value])
-
-
-def _is_dense(value: Any) -> bool:
-    return type(value) in TENSOR_TYPES and value.layout == torch.strided
+        yield from filter(
+            is_plain_dense, items if isinstance(value, dict | list | tuple) else [value]
+        )
