@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.plain_tensors import is_plain_dense
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
 from sluice.trace.tracer_context import TracerContext
 
@@ -32,7 +32,7 @@ def find_out_of_range(
     if not indexed_tensor.dim():  # a scalar, for which torch raises an error
         return None
     num_allowed = indexed_tensor.shape[indexed_dim]
-    if type(ids) not in TENSOR_TYPES or ids.is_floating_point() or not ids.numel():
+    if not is_plain_dense(ids) or ids.is_floating_point() or not ids.numel():
         return None
     flat_ids = ids.detach().reshape(-1)
     if kind in CLASS_LOSSES:

@@ -20,7 +20,7 @@ from sluice.trace.hooks.inputs import InputWatch
 from sluice.trace.hooks.loss_records import loss_record
 from sluice.trace.hooks.target_sampler import TargetSampler
 from sluice.trace.inspection.functorch import in_functorch_transform
-from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.plain_tensors import is_plain_dense
 from sluice.trace.inspection.targets import find_shifted_input
 from sluice.trace.program_events import (
     NonFiniteLoss,
@@ -182,6 +182,8 @@ class LossWatch:
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor
     ) -> None:
         """Inspect one call that returned a loss."""
+        if result.is_meta:
+            return
         tracer = self._tracer
         thread, is_learning = tracer.local.thread, result.requires_grad
         index = self._reduction_positions[kind]
@@ -300,11 +302,7 @@ class LossWatch:
         arguments = self._bind(kind, args, kwargs)
         loss_input: Any = arguments.get("input")
         target: Any = arguments.get("target")
-        if (
-            type(loss_input) not in TENSOR_TYPES
-            or type(target) not in TENSOR_TYPES
-            or not loss_input.numel()
-        ):
+        if not is_plain_dense(loss_input) or not is_plain_dense(target) or not loss_input.numel():
             return
         began_ns = tracer.clock()
         is_learning = torch.is_grad_enabled() if result is None else result.requires_grad

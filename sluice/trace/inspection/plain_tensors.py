@@ -17,12 +17,11 @@ _MAX_TENSORS = 4
 
 
 def is_plain_dense(value: Any) -> bool:
-    """Return whether a value is a tensor of a plain type, and not sparse, nested or quantized."""
+    """Return whether a value is a plain tensor that is not sparse, nested, quantized or meta."""
     return (
         type(value) in TENSOR_TYPES
         and value.layout == torch.strided
-        and not value.is_nested
-        and not value.is_quantized
+        and not (value.is_nested or value.is_quantized or value.is_meta)
     )
 
 
@@ -52,8 +51,7 @@ def tensor_refs(
         and not kwargs
         and type(args[0]) is Tensor
         and args[0].layout is torch.strided
-        and not args[0].is_nested
-        and not args[0].is_quantized
+        and not (args[0].is_nested or args[0].is_quantized or args[0].is_meta)
     ):  # the usual call, without the cost of a search
         return (weakref.ref(args[0]),)
     values = [*args, *kwargs.values()]

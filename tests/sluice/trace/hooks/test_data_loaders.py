@@ -124,3 +124,25 @@ def test_a_network_with_a_quantized_input_does_not_end_the_program(trace_of):
     trace = trace_of(program)
     assert not trace.notes
     assert trace.end.steps == 1
+
+
+def test_a_network_on_the_meta_device_does_not_end_the_trace(trace_of):
+    """Programs run such a network to count its operations."""
+
+    def program():
+        with torch.device("meta"):
+            network = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+            tokens = torch.zeros(2, 5, dtype=torch.long)
+            for _ in range(2):
+                logits = network(tokens).flatten(0, 1)
+                nn.functional.cross_entropy(logits, tokens.flatten()).backward()
+            with torch.no_grad():
+                nn.functional.mse_loss(logits, logits)
+        network = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        network(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+
+    trace = trace_of(program)
+    assert not trace.notes
+    assert trace.end.steps == 1
