@@ -78,7 +78,7 @@ class BackwardBegins:
 
     thread: ThreadState
     loss: Tensor | None
-    """Argument of ``backward``; None unless it is a single plain tensor."""
+    """Argument of ``backward``. None unless it is a single plain tensor, and on the meta device."""
 
 
 @dataclass(slots=True)

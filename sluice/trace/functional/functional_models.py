@@ -32,9 +32,9 @@ from sluice.trace.thread_state import ThreadState
 from sluice.trace.tracer_context import TracerContext
 
 _NUM_SAMPLED_STEPS = 128
-"""Number of sampled steps (those with statistics) that are all inspected after the first passes,
-with one backward pass each. Later sampled steps are inspected at growing intervals. Sampling never
-ends, because a new model may appear."""
+"""After the first passes, one backward pass of each step with statistics is inspected, for this
+number of steps. Then the intervals between inspected passes grow. Sampling never ends, because a
+new model may appear."""
 _NUM_FIRST_PASSES = NUM_FIRST_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
 the number of first calls that ``InputWatch`` inspects."""
@@ -155,18 +155,22 @@ class FunctionalModelWatch:
         """Inputs of the inspected pass, which must exist until its backward pass has ended."""
         self._num_passes_left = _NUM_FIRST_PASSES
         """Number of coming backward passes that are inspected without sampling."""
-        self._sampler, self._step_of_last_inspection = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
-        """Sampler of the passes after the first ones, and number of the last optimizer step before
-        the last pass that was considered for sampling."""
+        self._sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
+        """Selects the passes that are inspected after the first passes; asked at most once a
+        step."""
+        self._last_sampler_step = -1
+        """Number of optimizer steps before the pass for which the sampler was last asked; -1 before
+        the first such pass."""
 
     def inspect_next(self) -> None:
         """Inspect the next backward pass."""
         self._num_passes_left = max(self._num_passes_left, 1)
 
     def on_loss(self, thread: ThreadState, loss: Tensor) -> None:
-        """Inspect the graph of a loss if it is one of the first, sampled, or non-finite.
+        """Inspect the graph of a loss if it is one of the first, is sampled, or is non-finite.
 
-        On other devices than the CPU, non-finite losses are not detected, to avoid synchronization.
+        A non-finite loss on another device than the CPU does not cause an inspection, because
+        reading it would synchronize with the device.
         """
         if not self._advance_sampling(loss):
             return
@@ -204,16 +208,16 @@ class FunctionalModelWatch:
         tracer = self._tracer
         if (
             not tracer.sampling.samples_statistics
-            or self._step_of_last_inspection == tracer.steps.last_step
+            or self._last_sampler_step == tracer.steps.last_step
         ):
             return False
-        self._step_of_last_inspection = tracer.steps.last_step
+        self._last_sampler_step = tracer.steps.last_step
         return self._sampler.advance()
 
     def _get_or_add_model(self, leaf: Tensor) -> FunctionalModel | None:
-        """Return the model that begins with a leaf.
+        """Return the model that begins with a leaf; add the model if it is new.
 
-        A new model is added if there are fewer than the maximum number; otherwise return None.
+        Return None if the model is new, but the maximum number of models is reached.
         """
         model = next((m for m in self.models if m.leaf() is leaf), None)
         if model is not None:
@@ -246,8 +250,8 @@ class FunctionalModelWatch:
         loss_targets = find_loss_targets(nodes)
         if loss_targets is None:
             return
-        kind, target, values = loss_targets
-        self._loss_watch.add_targets(kind, values, target)
+        kind, target, loss_input = loss_targets
+        self._loss_watch.add_targets(kind, loss_input, target)
         if not bool(loss.detach().isfinite().all()):
             self._input_watch.record_nonfinite(target, "target", is_learning=True)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sluice.trace.functional.masked_losses import find_masked_targets
 from sluice.trace.inspection.autograd_graph import SHAPE_NODES, output_shape
-from sluice.trace.inspection.token_statistics import best_alignment
+from sluice.trace.inspection.token_statistics import best_token_alignment
 from sluice.trace.program_events import ScalarBackwardBegins
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.losses import (
@@ -33,9 +33,9 @@ equal."""
 _MAX_FORMS = 64
 """Maximum number of forms. Further forms do not cause additional inspections."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of sampled steps (those with statistics) that are all inspected after the first passes,
-with one backward pass each. Later sampled steps are inspected at growing intervals. Sampling never
-ends, because a later phase of the training may use another loss."""
+"""After the first passes, one backward pass of each step with statistics is inspected, for this
+number of steps. Then the intervals between inspected passes grow. Sampling never ends, because a
+later phase of the training may use another loss."""
 _MAX_NODES_TO_BROADCAST = 32
 """Maximum number of nodes that are searched for a broadcast."""
 _NODES_BEFORE_COMPARISON = frozenset(
@@ -93,9 +93,11 @@ class ManualLossWatch:
         """Forget all forms, at the start of a trace and after a fork."""
         self._num_passes_left = _NUM_FIRST_PASSES
         """Number of coming backward passes that are inspected without sampling."""
-        self._sampler, self._step_of_last_inspection = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
-        """Sampler of the passes after the first ones, and number of the last optimizer step before
-        the last inspected pass."""
+        self._sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
+        """Selects the passes that are inspected after the first passes."""
+        self._last_inspection_step = -1
+        """Number of optimizer steps before the last inspected pass; -1 before the first such
+        pass."""
         self._forms: set[tuple[type, ...]] = set()
         """Known forms: the types of the first autograd nodes of a loss."""
 
@@ -121,9 +123,9 @@ class ManualLossWatch:
         tracer = self._tracer
         if self._num_passes_left:
             self._num_passes_left -= 1
-        elif self._step_of_last_inspection == tracer.steps.last_step or not self._sampler.advance():
+        elif self._last_inspection_step == tracer.steps.last_step or not self._sampler.advance():
             return
-        self._step_of_last_inspection, began_ns = tracer.steps.last_step, tracer.clock()
+        self._last_inspection_step, began_ns = tracer.steps.last_step, tracer.clock()
         self._inspect(loss)
         if tracer.sampling.samples_statistics:
             thread.step.add_cost(tracer.clock() - began_ns)
@@ -139,7 +141,8 @@ class ManualLossWatch:
 
     def _inspect_mask(self, targets: Tensor, is_included: Tensor, loss: Tensor) -> None:
         """Record which next-token targets a mask excludes."""
-        alignment = best_alignment(self._tracer.local.thread.call.inputs, targets, is_included)
+        inputs = self._tracer.local.thread.call.inputs
+        alignment = best_token_alignment(inputs, targets, is_included)
         if alignment is not None:
             shape, num_included = (len(targets),), int(is_included.sum())
             self._write(

@@ -80,7 +80,7 @@ class ManualUpdateWatch:
         candidates = self._trained_parameters(thread)
         if not candidates or (self._snapshots and not self._are_leaves_replaced()):
             return
-        parameters_with_gradients = [p for p in candidates if p.grad is not None]
+        parameters_with_gradients = [p for p in candidates if p.grad is not None and not p.is_meta]
         sorted_parameters = sorted(parameters_with_gradients, key=Tensor.numel)
         self._watched_parameters = sorted_parameters[:_MAX_WATCHED_PARAMETERS]
         self._snapshots = [(p, _snapshot(p)) for p in self._watched_parameters]

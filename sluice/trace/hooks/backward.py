@@ -71,8 +71,9 @@ class _BackwardRecorder:
         for entry in tracer.objects.optimizers.entries:
             if not entry.gradient_tracker.is_cleared:
                 entry.gradient_tracker.before_backward()
-        # Several tensors are not inspected: they may be a generator, which can be read only once.
-        loss = tensors if type(tensors) is Tensor else None
+        # Several tensors are not inspected: they may be a generator, which can be read only once. A
+        # loss on the meta device has no value.
+        loss = tensors if type(tensors) is Tensor and not tensors.is_meta else None
         tracer.bus.publish(BackwardBegins(thread, loss))
         thread.backward.is_unscaled_mean = False
         if loss is None or loss.numel() != 1:

@@ -64,9 +64,11 @@ class CallGroup:
         self.is_generated = False
         """Whether a network computed the input of any inspected call."""
         self.matches_model_output = False
-        """Whether another network returns rows with the shape of the input rows."""
+        """Whether another network had returned rows with the shape of the input rows before the
+        first inspected call."""
         self.has_distinctive_rows = False
-        """Whether equal input rows must be copies; see the function ``has_distinctive_rows``."""
+        """Whether equal rows of the first inspected input must be copies; see the function
+        ``has_distinctive_rows``."""
         self.shape: tuple[int, ...] = ()
         """Shape of the input in the last inspected call."""
         self.dtype = ""
@@ -80,8 +82,8 @@ class CallGroup:
         self.other_token_counts: dict[int, TokenCounts] = {}
         """Token counts of the other tensor arguments, by position."""
         self.awaits_backward = self.is_grad_enabled and not self.is_learning
-        """Whether it is unknown if the calls are training calls, because no backward pass
-        followed."""
+        """Whether it is unknown if the calls are training calls, because no backward pass has
+        followed yet."""
         self.pending_row_records: list[RowsRecord] = []
         """Row records that are written after a backward pass or at the end of the trace. Empty
         unless the calls run in evaluation mode with gradients enabled."""

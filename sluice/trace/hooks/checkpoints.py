@@ -1,11 +1,12 @@
 """Hooks for ``load_state_dict`` of modules, optimizers and learning-rate schedulers."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
 from sluice.trace.hooks.scheduler_records import get_or_add_scheduler
@@ -56,8 +57,14 @@ def _find_aliased_tensors(owner: Any, state: Any, alias_flags: list[bool]) -> No
     An aliased tensor shares memory with a parameter of the network. The flags are appended to a
     given list, because ``run_safely`` returns nothing.
     """
-    addresses = {p.data_ptr() for p in owner.parameters() if p.numel()} - {0}
-    alias_flags += (isinstance(v, Tensor) and v.data_ptr() in addresses for v in state.values())
+    if not isinstance(state, Mapping):  # ``load_state_dict`` then raises an error
+        return
+    addresses = {p.data_ptr() for p in owner.parameters() if not is_lazy(p) and p.numel()} - {0}
+    alias_flags += (
+        # A sparse tensor has no address.
+        isinstance(v, Tensor) and v.layout == torch.strided and v.data_ptr() in addresses
+        for v in state.values()
+    )
 
 
 def _record_load(

@@ -171,10 +171,10 @@ class _LoaderWatch:
         self._update_index_hook(is_recorded=is_epoch_recorded(entry.epoch))
 
     def _update_index_hook(self, *, is_recorded: bool) -> None:
-        """Observe row indices if the next epoch, or the running epoch of any loader, is recorded.
+        """Observe row indices if the epoch that begins, or any running epoch, is recorded.
 
         Args:
-            is_recorded: Whether the next epoch is recorded.
+            is_recorded: Whether the epoch that begins is recorded.
         """
         is_needed = is_recorded or any(
             entry.iteration is not None and is_epoch_recorded(entry.epoch)
@@ -247,7 +247,7 @@ class _LoaderWatch:
         tensors = batch_tensors(batch)
         first_tensor = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
         sample_size = tracer.settings.row_sample_size
-        fingerprint_cache, row_fingerprints = tracer.sampling.fingerprints, tuple[int, ...]()
+        fingerprint_cache, row_fingerprints = tracer.sampling.fingerprint_cache, tuple[int, ...]()
         if first_tensor is not None:
             row_fingerprints = fingerprint_cache.fingerprint(
                 first_tensor, sample_size=sample_size, stage=LOADER

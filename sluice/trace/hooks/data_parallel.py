@@ -170,7 +170,10 @@ class _DataParallelWatch:
                 return
 
     def _after_step(self, ended: StepEnded) -> None:
-        """Request a digest of the shared parameters, at steps that are powers of two."""
+        """Request a digest of the shared parameters, at steps that are powers of two.
+
+        Nothing is requested if any network is sharded, because ranks then have different weights.
+        """
         tracer, entry = self._tracer, ended.entry
         if tracer.steps.last_step & (tracer.steps.last_step - 1):
             return

@@ -1,7 +1,7 @@
 """Averages the losses of each evaluation.
 
-An evaluation consists of all losses that are computed without gradients between two training
-losses.
+An evaluation consists of losses that are computed without gradients. It ends at the next training
+loss, optimizer step or load of weights.
 """
 
 import functools

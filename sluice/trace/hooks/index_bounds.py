@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.plain_tensors import is_plain_dense
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
 from sluice.trace.tracer_context import TracerContext
 
@@ -23,13 +23,16 @@ def find_out_of_range(
     """
     ids: Any
     if kind == "embedding":
-        ids, num_allowed = arguments["input"], arguments["weight"].shape[0]
+        ids, indexed_tensor, indexed_dim = arguments["input"], arguments["weight"], 0
     elif kind in CLASS_LOSSES:
-        ids, loss_input = arguments["target"], arguments["input"]
-        num_allowed = loss_input.shape[1 if loss_input.dim() > 1 else 0]
+        ids, indexed_tensor = arguments["target"], arguments["input"]
+        indexed_dim = 1 if indexed_tensor.dim() > 1 else 0
     else:
         return None
-    if type(ids) not in TENSOR_TYPES or ids.is_floating_point() or not ids.numel():
+    if not indexed_tensor.dim():  # a scalar, for which torch raises an error
+        return None
+    num_allowed = indexed_tensor.shape[indexed_dim]
+    if not is_plain_dense(ids) or ids.is_floating_point() or not ids.numel():
         return None
     flat_ids = ids.detach().reshape(-1)
     if kind in CLASS_LOSSES:

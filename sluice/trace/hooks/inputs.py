@@ -243,7 +243,7 @@ class InputWatch:
     def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:
         tracer = self._tracer
         sample_size = tracer.settings.row_sample_size
-        fingerprints = tracer.sampling.fingerprints.fingerprint(
+        fingerprints = tracer.sampling.fingerprint_cache.fingerprint(
             tensor, sample_size=sample_size, stage=NETWORK
         )
         record = RowsRecord(
@@ -263,7 +263,7 @@ class InputWatch:
 
     def _write_statistics(self, group: CallGroup) -> None:
         columns, detector = group.column_statistics, group.refinement_detector
-        correlated = group.channel_statistics or columns
+        correlated_statistics = group.channel_statistics or columns
         record = InputRecord(
             step=group.last_step,
             first_step=group.first_step,
@@ -279,7 +279,9 @@ class InputWatch:
             by_position=columns is not None and columns.is_flattened,
             columns=() if columns is None else columns.records(),
             channels=() if group.channel_statistics is None else group.channel_statistics.records(),
-            correlations=() if correlated is None else correlated.correlations(),
+            correlations=(
+                () if correlated_statistics is None else correlated_statistics.correlations()
+            ),
             tokens=None if group.token_counts is None else group.token_counts.record(),
             other_tokens=tuple(counts.record() for counts in group.other_token_counts.values()),
         )

@@ -17,7 +17,10 @@ grows by more than this factor."""
 
 
 def watch_learning_rates(tracer: TracerContext) -> None:
-    """Record changes of the learning rates of each optimizer. Tensor learning rates are ignored."""
+    """Record changes of the learning rates of each optimizer, as found at fully recorded steps.
+
+    Tensor learning rates are ignored.
+    """
     samplers = defaultdict[int, LogSpacedSampler](lambda: LogSpacedSampler(_NUM_FIRST_CHANGES))
     tracer.bus.subscribe(TraceBegan, lambda _: samplers.clear())
 

@@ -39,7 +39,8 @@ class LoaderEntry:
     num_batches: int = 0
     """Number of batches of the current epoch so far."""
     num_fingerprinted_batches: int = 0
-    """Number of first batches, over all epochs, whose rows were fingerprinted."""
+    """Number of batches that were fingerprinted so far, over all epochs. Counting ends at the
+    configured number."""
     has_enough_fingerprints: bool = False
     """Whether the configured number of first batches is already fingerprinted."""
     iteration: "IterationEntry | None" = None
@@ -59,7 +60,7 @@ class IterationEntry:
     step: int = 0
     """Number of optimizer steps before the iteration."""
     sampler_epoch: int = -1
-    """Epoch that ``set_epoch`` of the sampler set; -1 if the sampler has no such method."""
+    """Epoch of the sampler, which ``set_epoch`` sets; -1 if the sampler has no epoch."""
     row_fingerprints: list[int] = field(default_factory=list)
     """Fingerprints of the rows of inspected batches."""
     label_counts: Counter[int] = field(default_factory=Counter)
@@ -106,10 +107,7 @@ def float_field_positions(tensors: list[Tensor]) -> list[int]:
     positions = [
         position
         for position, t in enumerate(tensors)
-        if t.dtype in (torch.float32, torch.float64)
-        and t.layout == torch.strided
-        and t.dim()
-        and t.numel()
+        if t.dtype in (torch.float32, torch.float64) and t.dim() and t.numel()
     ]
     return positions if any(position > 0 for position in positions) else []
 

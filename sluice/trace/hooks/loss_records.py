@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sluice.trace.hooks.index_bounds import CLASS_LOSSES
 from sluice.trace.inspection.autograd_graph import SHAPE_NODES
-from sluice.trace.inspection.token_statistics import best_alignment
+from sluice.trace.inspection.token_statistics import best_token_alignment
 from sluice.trace.records.losses import LossRecord
 from sluice.trace.thread_state import ThreadState
 
@@ -77,7 +77,7 @@ def loss_record(
         num_rows_without_class=_count_rows_without_class(target),
         column_counts=_count_rows_per_class(target) if kind.startswith("binary") else (),
         value=float("nan") if result is None else float(result.detach().float().mean()),
-        tokens=best_alignment(thread.call.inputs, target, is_supervised)
+        tokens=best_token_alignment(thread.call.inputs, target, is_supervised)
         if kind in CLASS_LOSSES and is_integer
         else None,
     )

@@ -51,7 +51,7 @@ def _contains_mean(node: Any) -> bool:
 
 
 def _is_scaled_by_one(node: Any) -> bool:
-    """Return whether a node multiplies or divides by 1, such as ``loss / accumulation_steps``."""
+    """Return whether a node multiplies or divides by 1, as ``loss / num_accumulated`` may do."""
     factor = getattr(node, "_saved_other", None)
     if node.next_functions[1][0] is not None or not isinstance(factor, Tensor):
         return False

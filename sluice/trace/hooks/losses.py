@@ -20,7 +20,7 @@ from sluice.trace.hooks.inputs import InputWatch
 from sluice.trace.hooks.loss_records import loss_record
 from sluice.trace.hooks.target_sampler import TargetSampler
 from sluice.trace.inspection.functorch import in_functorch_transform
-from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.plain_tensors import is_plain_dense
 from sluice.trace.inspection.targets import find_shifted_input
 from sluice.trace.program_events import (
     NonFiniteLoss,
@@ -69,8 +69,8 @@ _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics at each of which one call is inspected, after the first calls. At
-later steps with statistics, calls are inspected at growing intervals."""
+"""After the first calls, one call of each step with statistics is inspected, for this number of
+steps. Then the intervals between inspected calls grow."""
 _NUM_CALLS_WITH_SAMPLED_TARGETS = 64
 """Number of first training calls whose targets are sampled, for each training phase, loss function
 and network."""
@@ -124,7 +124,8 @@ class _CallCounter:
 
     def __init__(self) -> None:
         self.num_calls = 0
-        """Number of calls since the training phase began."""
+        """Number of calls since the training phase began, without the calls that the hook skips in
+        predicted steps."""
         self.sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
         """Selects the calls that are inspected after the first calls."""
         self.last_sampled_step = -1
@@ -181,6 +182,8 @@ class LossWatch:
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor
     ) -> None:
         """Inspect one call that returned a loss."""
+        if result.is_meta:
+            return
         tracer = self._tracer
         thread, is_learning = tracer.local.thread, result.requires_grad
         index = self._reduction_positions[kind]
@@ -256,9 +259,10 @@ class LossWatch:
         self._check_indices(kind, args, kwargs)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
-        """Record non-finite inputs and targets, and the last loss call if its targets are classes.
+        """Record non-finite inputs and targets, and the last call of a loss.
 
-        The record of the loss call shows whether all of its targets are ignored.
+        The call is recorded only if its targets may be class ids. The record shows whether all of
+        its targets are ignored.
         """
         thread = event.thread
         for ref in thread.call.inputs:
@@ -298,11 +302,7 @@ class LossWatch:
         arguments = self._bind(kind, args, kwargs)
         loss_input: Any = arguments.get("input")
         target: Any = arguments.get("target")
-        if (
-            type(loss_input) not in TENSOR_TYPES
-            or type(target) not in TENSOR_TYPES
-            or not loss_input.numel()
-        ):
+        if not is_plain_dense(loss_input) or not is_plain_dense(target) or not loss_input.numel():
             return
         began_ns = tracer.clock()
         is_learning = torch.is_grad_enabled() if result is None else result.requires_grad

@@ -2,7 +2,8 @@
 
 No hook is registered on a module, because the hook would be copied and saved with the module.
 Instead, ``Module.__call__`` is replaced. The replacement observes calls from outside any network.
-In forward passes that are inspected or measured, it also observes the calls inside the network.
+It also observes the calls inside a network in forward passes that are inspected or measured, in the
+first pass of the network, and in its first pass after a module or parameter was added.
 """
 
 import functools
@@ -129,7 +130,7 @@ class _CallHandler:
         tracer.bus.publish(NetworkCalled(thread, entry, module, args, kwargs))
         if self._inspector.running_passes or self._inspector.has_pass_since_backward:
             self._inspector.discard_stale()
-        if args and type(args[0]) is Tensor and args[0].dim() > 1:
+        if args and type(args[0]) is Tensor and args[0].dim() > 1 and not args[0].is_nested:
             self._inspector.on_sequence_length(entry, args[0].shape[1])
         is_inspected = (
             tracer.steps.last_step >= entry.next_inspection_step and self._inspector.can_inspect()
@@ -140,7 +141,8 @@ class _CallHandler:
             and torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         )
-        # After a change of the network, a pass is observed to find unregistered modules.
+        # ``module_names`` is None at the first pass and after a change. Such a pass is observed, to
+        # find unregistered modules.
         if is_measured or is_inspected or entry.module_names is None:
             began_ns = tracer.clock()
             if entry.module_names is None:
@@ -197,7 +199,7 @@ class _CallHandler:
         tensor = output if type(output) is Tensor else first_tensor(output)
         has_grad = tensor.requires_grad if tensor is not None else torch.is_grad_enabled()
         thread.call.output = None if tensor is None else weakref.ref(tensor)
-        if entry.output_row_shape is None and tensor is not None:
+        if entry.output_row_shape is None and tensor is not None and not tensor.is_nested:
             entry.output_row_shape = tuple(tensor.shape[1:])
         code_key = has_grad, thread.last_loader
         code = entry.forward_codes.get(code_key)

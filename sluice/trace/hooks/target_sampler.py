@@ -1,6 +1,8 @@
-"""Samples rows of the input together with their targets, each row once per training phase.
+"""Samples rows of the input together with their targets.
 
-A training phase begins with the training, with a new optimizer, or with a jump of the loss.
+A row that was sampled from an earlier batch of the training phase is not sampled again, not even
+for another network. A training phase begins with the training, with a new optimizer, or with a jump
+of the loss.
 """
 
 from typing import Any
@@ -40,7 +42,7 @@ class TargetSampler:
         self._phase += 1
         self._num_rows_by_network: dict[int, int] = {}
         self._sampled_rows: set[int] = set()
-        """Fingerprints of the sampled rows."""
+        """Fingerprints of the sampled rows of all networks."""
         self._feature_scalings: dict[int, FeatureScaling] = {}
         """Scaling of the row features by network, fitted on the first batch."""
         self._target_columns: dict[int, int] = {}
@@ -80,7 +82,7 @@ class TargetSampler:
                 return
             targets, is_class, self._target_columns[thread.call.network] = targets_and_column
             sample_size = tracer.settings.row_sample_size
-            fingerprint_cache = tracer.sampling.fingerprints
+            fingerprint_cache = tracer.sampling.fingerprint_cache
             fingerprints_by_input = [
                 fingerprint_cache.fingerprint(batch, sample_size=sample_size, stage=LOSS)[
                     :_MAX_ROWS

@@ -236,17 +236,21 @@ def random_state_fingerprints() -> tuple[int, int, int]:
 def state_fingerprint(state: Any) -> int:
     """Return a fingerprint of the values of a state dict, in their order; keys do not count.
 
-    Return 0 for other objects, and for a state dict without float tensors, with float tensors on
-    the meta device, or with more than 1,024 float tensors.
+    Tensors that ``plain_tensor`` cannot convert do not count either. Return 0 for other objects,
+    and for a state dict without float tensors, with float tensors on the meta device, or with more
+    than 1,024 float tensors.
 
     Cost:
         Copies up to 16 elements of each float tensor from its device.
     """
     if not isinstance(state, Mapping):
         return 0
-    tensors = [v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point()]
+    float_tensors = [v for v in state.values() if isinstance(v, Tensor) and v.is_floating_point()]
     # A network may have meta tensors before its weights are read from a file.
-    if not tensors or len(tensors) > _MAX_STATE_TENSORS or any(t.is_meta for t in tensors):
+    if len(float_tensors) > _MAX_STATE_TENSORS or any(t.is_meta for t in float_tensors):
+        return 0
+    tensors = [t for t in map(plain_tensor, float_tensors) if t is not None]
+    if not tensors:
         return 0
     samples = [t.detach().reshape(-1)[:_NUM_STATE_ELEMENTS].float().cpu() for t in tensors]
     return zlib.crc32(torch.cat(samples).numpy().tobytes()) or 1
@@ -256,12 +260,16 @@ def plain_tensor(tensor: Tensor) -> Tensor | None:
     """Return a tensor as a plain ``Tensor``, without its subclass.
 
     Return None if the subclass may store values in another way than a plain tensor, as distributed
-    tensors do. Also return None for a tensor of a subclass on the meta device.
+    tensors do. Also return None for a sparse, nested, quantized or meta tensor. Its values cannot
+    be read like the values of a dense tensor: reading a quantized tensor as integers, for example,
+    crashes the process.
     """
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_meta:
+        return None
     cls = type(tensor)
     if cls is Tensor or cls is torch.nn.Parameter:
         return tensor
-    has_values = not tensor.is_meta and "__torch_dispatch__" not in {
+    has_values = "__torch_dispatch__" not in {
         name for base in cls.__mro__ if base is not Tensor for name in vars(base)
     }
     return tensor.as_subclass(Tensor) if has_values else None
@@ -285,11 +293,9 @@ def batch_tensors(batch: Any) -> list[Tensor]:
 def batch_fingerprint(batch: Any) -> int:
     """Return a fingerprint of the first 8 tensors of a batch, from at most 256 elements per row.
 
-    Return 0 if the batch has no dense, non-empty tensors.
+    Return 0 if the batch has no non-empty tensors that ``batch_tensors`` returns.
     """
-    tensors = [
-        t for t in batch_tensors(batch) if t.dim() and t.numel() and t.layout == torch.strided
-    ]
+    tensors = [t for t in batch_tensors(batch) if t.dim() and t.numel()]
     if not tensors:
         return 0
     rows = torch.cat([row_fingerprints(t, sample_size=256) for t in tensors])
@@ -306,9 +312,12 @@ def field_record(tensor: Tensor) -> FieldRecord:
         )
     values = tensor.detach()
     if values.is_floating_point():
+        if values.element_size() == 1:  # torch computes no extremes of 8-bit floats
+            values = values.float()
         minimum, maximum = torch.aminmax(values)
         mean = values.mean(dtype=torch.float64)
-        # Values are only counted if their mean is non-finite, because a count takes another pass.
+        # Non-finite values are counted only if the mean is non-finite, because counting takes
+        # another pass over the values.
         num_non_finite = torch.tensor(0) if bool(mean.isfinite()) else (~values.isfinite()).sum()
     else:
         minimum, maximum = torch.aminmax(values.to(torch.int64))

@@ -15,8 +15,8 @@ from sluice.trace.records.forward_passes import PaddingMaskRecord
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
 
 _MAX_COLUMNS = 64
-"""Maximum number of columns of an integer input (length of its last dimension) whose single columns
-are compared with the ids of a lookup."""
+"""The ids of a lookup are compared with each integer input as a whole. They are also compared with
+each column of an input that has at most this number of columns (length of its last dimension)."""
 _MIN_DISTINCT_IDS = 8
 """An input matches the ids of a lookup only if it has at least this number of distinct valid ids.
 Fewer ids may match by chance."""

@@ -36,7 +36,7 @@ def _can_copy(network: nn.Module, call_args: CallArguments) -> bool:
 
 @contextmanager
 def disposable_copy(network: nn.Module, call_args: CallArguments) -> Iterator[nn.Module | None]:
-    """Yield a copy of the network; None if the network cannot be copied, or is too large.
+    """Yield a copy of the network; None if copying fails, or if ``_can_copy`` returns False.
 
     The copy is in evaluation mode and single precision, and has no hooks. Gradients are disabled
     in the block, and all random states are restored after it.

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.plain_tensors import is_plain_dense
 
 _MIN_PADDED_ROWS = 2
 """Minimum number of rows that end (or begin) with two or more padding positions. A single row may
@@ -38,7 +38,8 @@ def find_padding_candidates(call_args: Any) -> tuple[Tensor, ...]:
     """Return a mask of the padding positions, (rows, positions), for each layout of the input.
 
     The arguments do not show whether rows or positions come first, but the shape of an attention
-    mask does. Return () if both layouts of a square input have padding: the shapes are equal.
+    mask does. Return () if both layouts of a square input have padding, because the two masks have
+    equal shapes.
     """
     masks = (find_padding(call_args), find_padding(call_args, is_transposed=True))
     candidates = tuple(mask for mask in masks if mask is not None)
@@ -99,8 +100,6 @@ def tensor_arguments(call_args: Any) -> Iterator[Tensor]:
     args, kwargs = call_args
     for value in (*args, *kwargs.values()):
         items = value.values() if isinstance(value, dict) else value
-        yield from filter(_is_dense, items if isinstance(value, dict | list | tuple) else [value])
-
-
-def _is_dense(value: Any) -> bool:
-    return type(value) in TENSOR_TYPES and value.layout == torch.strided
+        yield from filter(
+            is_plain_dense, items if isinstance(value, dict | list | tuple) else [value]
+        )

@@ -45,8 +45,8 @@ class PerturbationEffect:
     only by ``perturb_padding``; otherwise NaN."""
     earlier_effect: float = float("nan")
     """Largest change of an output before the first perturbed position. NaN unless
-    ``with_first_perturbed`` is set; then ``largest_effect`` includes the output at this
-    position."""
+    ``with_first_perturbed`` is set. If it is set, ``largest_effect`` also includes the output at
+    this position."""
     parameters: tuple[nn.Parameter, ...] = ()
     """Perturbed parameters."""
 

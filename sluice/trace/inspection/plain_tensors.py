@@ -16,10 +16,19 @@ _MAX_TENSORS = 4
 """Maximum number of tensors of a call to which references are returned."""
 
 
+def is_plain_dense(value: Any) -> bool:
+    """Return whether a value is a plain tensor that is not sparse, nested, quantized or meta."""
+    return (
+        type(value) in TENSOR_TYPES
+        and value.layout == torch.strided
+        and not (value.is_nested or value.is_quantized or value.is_meta)
+    )
+
+
 def first_tensor(output: Any) -> Tensor | None:
     """Return the first plain dense tensor in an output or nested container; None if it has none."""
     if isinstance(output, Tensor):
-        return output if type(output) in TENSOR_TYPES and output.layout == torch.strided else None
+        return output if is_plain_dense(output) else None
     if isinstance(output, dict):
         output = tuple(output.values())
     if isinstance(output, list | tuple):
@@ -42,6 +51,7 @@ def tensor_refs(
         and not kwargs
         and type(args[0]) is Tensor
         and args[0].layout is torch.strided
+        and not (args[0].is_nested or args[0].is_quantized or args[0].is_meta)
     ):  # the usual call, without the cost of a search
         return (weakref.ref(args[0]),)
     values = [*args, *kwargs.values()]

@@ -84,14 +84,14 @@ class TokenCounts:
 
 
 def align_with_next_tokens(
-    ids: Tensor, targets: Tensor, is_included: Tensor
+    ids: Tensor, targets: Tensor, is_supervised: Tensor
 ) -> NextTokenTargets | None:
     """Return how targets are aligned with the input tokens of a network.
 
     Args:
         ids: Input tokens, (rows, positions).
         targets: Targets of any shape, with rows x positions or rows x (positions - 1) elements.
-        is_included: Mask of the targets that are not ignored; same shape as ``targets``.
+        is_supervised: Mask of the supervised (not ignored) targets; same shape as ``targets``.
 
     Returns:
         The alignment; None if the number of targets does not match.
@@ -99,27 +99,28 @@ def align_with_next_tokens(
     num_rows, num_positions = ids.shape
     if targets.numel() not in (num_rows * num_positions, num_rows * (num_positions - 1)):
         return None
-    targets, is_included = targets.reshape(num_rows, -1), is_included.reshape(num_rows, -1)
+    targets, is_supervised = targets.reshape(num_rows, -1), is_supervised.reshape(num_rows, -1)
     num_targets = targets.shape[1]
     # Target t corresponds to token t + 1; the last target may have no token.
     next_ids = ids[:, 1 : num_targets + 1]
-    is_included_next = is_included[:, : next_ids.shape[1]]
-    is_next = (targets[:, : next_ids.shape[1]] == next_ids) & is_included_next
+    is_supervised_next = is_supervised[:, : next_ids.shape[1]]
+    is_next = (targets[:, : next_ids.shape[1]] == next_ids) & is_supervised_next
     # If a network shifts its input itself, its targets are the input tokens.
-    is_same = (targets == ids[:, :num_targets]) & is_included
-    next_share = float(is_next.sum()) / max(int(is_included_next.sum()), 1)
+    is_same = (targets == ids[:, :num_targets]) & is_supervised
+    next_share = float(is_next.sum()) / max(int(is_supervised_next.sum()), 1)
     same_share = (
-        float(is_same.sum()) / max(int(is_included.sum()), 1)
+        float(is_same.sum()) / max(int(is_supervised.sum()), 1)
         if num_targets == num_positions
         else 0.0
     )
     positions = torch.arange(num_targets, device=ids.device)
-    last_included = torch.where(is_included, positions, -1).amax(1)
+    last_supervised = torch.where(is_supervised, positions, -1).amax(1)
     # Number of ignored targets at the end of each row.
-    tail_lengths = num_targets - 1 - last_included
-    # Rows in which every target is ignored have no last included target.
-    has_target_and_tail = (tail_lengths > 0) & (last_included >= 0)
-    last_targets = targets.gather(1, last_included.clamp(min=0)[:, None])[:, 0][has_target_and_tail]
+    tail_lengths = num_targets - 1 - last_supervised
+    # Rows in which every target is ignored have no last supervised target.
+    has_target_and_tail = (tail_lengths > 0) & (last_supervised >= 0)
+    last_targets = targets.gather(1, last_supervised.clamp(min=0)[:, None])[:, 0]
+    last_targets = last_targets[has_target_and_tail]
     distinct_last_targets, last_target_counts = last_targets.unique(return_counts=True)
     num_last_targets = last_targets.numel()
     return NextTokenTargets(
@@ -133,25 +134,25 @@ def align_with_next_tokens(
         longest_tail=int(tail_lengths.max()) if num_rows else 0,
         num_last=distinct_last_targets.numel(),
         last_share=int(last_target_counts.max()) / num_last_targets if num_last_targets else 0.0,
-        num_unsupervised=int((last_included < 0).sum()),
+        num_unsupervised=int((last_supervised < 0).sum()),
     )
 
 
-def best_alignment(
-    inputs: Iterable["weakref.ref[Tensor]"], targets: Tensor, is_included: Tensor
+def best_token_alignment(
+    inputs: Iterable["weakref.ref[Tensor]"], targets: Tensor, is_supervised: Tensor
 ) -> NextTokenTargets | None:
     """Return the alignment of targets with the token input that matches most targets.
 
     Args:
         inputs: References to the inputs of the network.
         targets: Targets of the loss.
-        is_included: Mask of the targets that are not ignored; same shape as ``targets``.
+        is_supervised: Mask of the supervised (not ignored) targets; same shape as ``targets``.
 
     Returns:
         The alignment; None if no token input has a matching size.
     """
     alignments = (
-        align_with_next_tokens(ids, targets, is_included)
+        align_with_next_tokens(ids, targets, is_supervised)
         for ref in inputs
         if (ids := ref()) is not None and is_token_sequence(ids)
     )

@@ -80,7 +80,7 @@ class SamplingBudget:
         Args:
             step_ns: Time of the step, its statistics, and the steps that ``add_repeats`` added
                 since the last call [ns].
-            cost_ns: Time of the statistics [ns]; 0 for a step without statistics.
+            cost_ns: Time that the tracer spent on statistics and other samples of the step [ns].
 
         Returns:
             Whether the next step has statistics.
@@ -108,8 +108,8 @@ class SamplingBudget:
             ideal_interval = max(math.ceil(median_cost_ns / allowed_cost_per_step_ns), 1)
             self._interval = min(ideal_interval, self._max_interval)
             # If the ideal interval is longer than the maximum interval, samples are taken at the
-            # maximum interval. Most of these samples contain only the norms, so that two full
-            # samples are about one ideal interval apart.
+            # maximum interval. The samples between two full samples contain only the norms, so that
+            # full samples are about one ideal interval apart.
             if steps_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
         next_interval = min(self._interval, max(steps_since_restart, 1))

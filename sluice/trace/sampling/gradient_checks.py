@@ -19,15 +19,17 @@ _MAX_RECORDS = 3
 checked."""
 
 _FULL_CHECK_PASSES = 64
-"""Number of first backward passes after which all sampled gradients of all optimizers are checked.
-After each later pass, at most one gradient is checked."""
+"""Number of first backward passes. After each of them, all chosen gradients of all optimizers are
+checked. After each later pass, at most one gradient is checked."""
 
 _IDLE_PASSES = 5
 """Number of backward passes without a check in each round. A round has two passes per optimizer,
-each of which checks one gradient, and then these idle passes. The number is odd, so that a round
-has an odd number of passes. With an even number, two optimizers that use alternate passes would
-each have only one gradient checked after their own passes. A non-finite value that the checks miss
-appears in a later loss."""
+each of which checks one gradient, and then these idle passes. A non-finite value that the checks
+miss appears in a later loss.
+
+This number is odd, so that the length of a round is odd, too. If the length were even and two
+optimizers alternated, each position of the round would always fall on a pass of the same optimizer.
+Only one of the two chosen gradients of an optimizer would then be checked after its own passes."""
 
 
 def watch_gradients(tracer: TracerContext) -> None:
@@ -38,7 +40,8 @@ def watch_gradients(tracer: TracerContext) -> None:
 class _GradientChecks:
     """Checks a few gradients after each backward pass, and records which are non-finite.
 
-    If a checked gradient is non-finite, the other gradients of its optimizer are checked, too.
+    If a checked gradient is non-finite, the other gradients of its optimizer are checked, too. The
+    backward passes of predicted steps are not checked, because the fast path does not publish them.
     """
 
     def __init__(self, tracer: TracerContext) -> None:
@@ -51,12 +54,13 @@ class _GradientChecks:
 
     def _reset(self) -> None:
         self._num_passes = 0
-        """Number of backward passes so far; passes of a scaled loss do not count."""
+        """Number of backward passes so far. The passes of scaled losses and of predicted steps do
+        not count."""
         self._num_records = 0
         """Number of records of non-finite gradients so far."""
 
     def _after_backward(self, event: BackwardEnded) -> None:
-        """Check sampled gradients, and record the first non-finite gradients.
+        """Check chosen gradients, and record the first non-finite gradients.
 
         After the first 64 passes, each pass checks at most one gradient, in turn.
         """
@@ -68,7 +72,7 @@ class _GradientChecks:
         entries = self._tracer.objects.optimizers.entries
         if self._num_passes <= _FULL_CHECK_PASSES:
             for entry in entries:
-                if not _update_untraced_gradients(entry) and not entry.gradient_check.check_finite(
+                if not _check_untraced_gradients(entry) and not entry.gradient_check.check_finite(
                     entry
                 ):
                     self._record(entry, thread)
@@ -77,7 +81,7 @@ class _GradientChecks:
         if 0 < round_position <= 2 * len(entries):
             entry = entries[(round_position - 1) // 2]
             # The norm that was read before clipping already shows non-finite gradients.
-            if entry.last_norm_read_step >= entry.num_steps or _update_untraced_gradients(entry):
+            if entry.last_norm_read_step >= entry.num_steps or _check_untraced_gradients(entry):
                 return
             if not entry.gradient_check.check_finite(entry, round_position % 2):
                 self._record(entry, thread)
@@ -130,7 +134,7 @@ class _GradientChecks:
             tracer.sampling.membership.ensure_first_sample(tracer.steps.last_step)
 
 
-def _update_untraced_gradients(entry: OptimizerEntry) -> bool:
+def _check_untraced_gradients(entry: OptimizerEntry) -> bool:
     """Return whether an optimizer still had gradients from before the trace; update the flag.
 
     The flag is cleared once the optimizer has stepped or its gradients were cleared.

@@ -10,7 +10,8 @@ from sluice.trace.sampling.parameter_values import request_value_statistics
 class MembershipSampler:
     """Samples all networks and optimizers, and the values of their parameters.
 
-    Samples are taken before the first step and after steps 1, 2, 4, 8 and so on. Networks and
+    Samples are taken before the first step and after about 1, 2, 4, 8, ... steps: a sample that
+    becomes due in a predicted step is taken at the next fully recorded step. Networks and
     optimizers are also sampled after a change.
     """
 

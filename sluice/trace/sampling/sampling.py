@@ -35,7 +35,7 @@ class Sampling:
 
     __slots__ = (
         "_bus", "_clock", "_objects", "_recorder", "_settings", "_unwritten_statistics",
-        "budget", "every_step_needed_by", "fingerprints", "membership", "phases",
+        "budget", "every_step_needed_by", "fingerprint_cache", "membership", "phases",
         "samples_norms", "samples_statistics",
     )  # fmt: skip
 
@@ -56,7 +56,7 @@ class Sampling:
         """Whether all other statistics are sampled in the next step, too."""
         self.every_step_needed_by: set[str] = set()
         """Names of the parts of the tracer that need every step to be recorded fully."""
-        self.fingerprints = RowFingerprintCache()
+        self.fingerprint_cache = RowFingerprintCache()
         self.budget = SamplingBudget(
             cost_share=settings.cost_share, max_interval=settings.max_steps_between_samples
         )

@@ -1,6 +1,7 @@
-"""Detects new phases of a training. Frequent sampling restarts, because faults may begin late.
+"""Detects jumps of the loss, at which a new phase of the training begins.
 
-A phase begins with a jump of the loss, or with a new optimizer, for example for a new head.
+In a new phase, samples are taken as often as at the start of the training, because faults may begin
+late. A phase also begins with a new optimizer, for example for a new head (see ``StepRecorder``).
 """
 
 import statistics
@@ -32,7 +33,7 @@ a jump is detected before its losses become part of the baseline."""
 
 
 class TrainingPhases:
-    """Detects new phases of the training.
+    """Detects jumps of the loss, and limits how often a phase begins.
 
     If a phase began at step n, the next phase begins at step 2 n or later. So the sampling interval
     still grows if the loss jumps often, or in a search that creates many optimizers.
