@@ -195,7 +195,7 @@ def make_program(cleared_steps, *, forward_before_clearing=False):
 def test_two_cleared_steps_are_reported_from_the_first_on(trace_of, cleared_steps, expected):
     found = MISPLACED_ZERO_GRAD(trace_of(make_program(cleared_steps)))
 
-    assert [(f.step, f.evidence["num_emptied"]) for f in found] == expected
+    assert [(f.step, f.evidence["num_cleared_steps"]) for f in found] == expected
     assert [(f.fault, f.severity, f.evidence["num_steps"]) for f in found] == [
         ("misplaced zero_grad", "error", 6)
     ] * len(expected)

@@ -46,7 +46,7 @@ def test_evaluations_in_training_mode_need_confirmation(trace_of, layer):
     assert (found.fault, found.severity) == ("evaluation in training mode", "confirm")
     assert found.step == 4
     assert found.what.startswith(f"Sequential was evaluated {EPOCHS} times without gradients")
-    assert found.evidence == {"num_wrong": EPOCHS}
+    assert found.evidence == {"num_evaluations_in_train_mode": EPOCHS}
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ def test_frozen_parameters_of_a_misspelled_freeze_do_not_count_as_learning(trace
 
     findings = [f for f in judge(trace_of(program)) if f.fault == FAULT]
 
-    assert [f.evidence["num_learning"] for f in findings] == [1]
+    assert [f.evidence["num_trained_parameters"] for f in findings] == [1]
 
 
 def make_program(change, *, before_step=0, optimized=slice(None), num_steps=6):
@@ -64,7 +64,7 @@ def set_on_weight_and_module(model):
 
 
 @pytest.mark.parametrize(
-    ("change", "owners", "num_learning"),
+    ("change", "owners", "num_trained_parameters"),
     [
         (set_on_module, "Sequential.0 has requires_grad = False, but is still trained.", 2),
         (
@@ -76,13 +76,13 @@ def set_on_weight_and_module(model):
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_the_attributes_and_the_trained_parameters_are_listed(
-    trace_of, change, owners, num_learning
+    trace_of, change, owners, num_trained_parameters
 ):
     (found,) = MISSPELLED_REQUIRES_GRAD(trace_of(make_program(change)))
 
     assert (found.fault, found.severity, found.step) == (FAULT, "confirm", 1)
     assert found.what == f"Sequential: {owners}"
-    assert found.evidence == {"num_learning": num_learning}
+    assert found.evidence == {"num_trained_parameters": num_trained_parameters}
 
 
 def freeze_with_the_method(model):
