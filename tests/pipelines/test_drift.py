@@ -253,7 +253,8 @@ def test_failed_drift_run_is_reported(
     failed = daemon.tick(pipeline)
 
     assert "A check of the newest rows was requested; no new data since" in without_run
-    assert f"requested, run {run.run_id[:8]} of echo_drift is STARTED; no new data" in while_running
+    run_text = f"run {run.run_id[:8]} of echo_drift is STARTED"
+    assert f"requested ({run_text}); no new data" in while_running
     assert f"newest rows failed (run {run.run_id[:8]} of echo_drift is FAILURE since" in failed
     assert "launch echo_drift in the UI" in failed
 
