@@ -200,7 +200,10 @@ def test_killed_worker_is_replaced_and_two_workers_give_the_bits_of_one(specs, t
 def test_fold_run_that_kills_every_worker_is_named_with_the_cause(specs):
     run_specs = specs(folds=2, kill_at_loss=3)
     compute = TWO.model_copy(update={"retries": 1})
-    message = r"Seed 0, fold \d: its process was ended by signal 9, 2 times in total\. .*memory probably ran out"
+    message = (
+        r"Seed 0, fold \d: its process was ended by signal 9, 2 times in total\. "
+        r".*memory probably ran out"
+    )
     received = []
     with pytest.raises(TrainingFailed, match=message):
         train_members(run_specs, compute=compute, on_event=received.append)
