@@ -14,7 +14,7 @@ from tests.support.counted import BuildCounter
 
 pytestmark = pytest.mark.slow
 
-SEPARATE_MODULES = {"fold_run", "loading"}
+SEPARATE_MODULES = {"fold_run_spec", "loading"}
 """Modules that build the workload for a fold run or a registered version."""
 
 
@@ -35,7 +35,7 @@ def test_process_builds_the_users_class_once(
 
     run(pipeline, home)
 
-    assert BuildCounter.builds_by_module["fold_run"] > 0
+    assert BuildCounter.builds_by_module["fold_run_spec"] > 0
     assert count_builds() == {"resolved": 1}
 
     bound = resources(home)
