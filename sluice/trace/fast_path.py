@@ -123,7 +123,7 @@ def _wrap_backward(
             if is_matched:
                 # Reading a value from another device would synchronize with it.
                 value = tensors.item() if tensors.is_cpu else tensors.detach().reshape(())
-                is_matched = type(value) is not float or isfinite(value)
+                is_matched = isfinite(value) if type(value) is float else not tensors.is_meta
             if is_matched:
                 thread.step.losses.append(value)
             else:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sluice.trace.program_events import (
     BackwardEnded,
@@ -74,7 +75,8 @@ class NonFiniteGuard:
                 message reported that it could not be saved.
         """
         tracer, loss = self._tracer, ended.tensors
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not tracer.is_on:
+        # A loss on the meta device has no value.
+        if not isinstance(loss, Tensor) or loss.is_meta or loss.numel() != 1 or not tracer.is_on:
             return
         tracer.run_safely(self._check_loss, loss, is_scaled=ended.is_scaled)
         stop_after = tracer.settings.stop_after
@@ -222,12 +224,15 @@ def _parameters_of(owner: Any) -> list[Tensor]:
 def _cpu_copy(value: Any) -> Any:
     """Return a copy of a value with all tensors, also in dicts and lists, on the CPU.
 
-    A tuple becomes a list.
+    A tuple becomes a list. Tensors on the meta device stay there, and lazy parameters of a dict are
+    omitted.
     """
+    if isinstance(value, Tensor) and value.is_meta:
+        return value
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        return {key: _cpu_copy(item) for key, item in value.items()}
+        return {key: _cpu_copy(item) for key, item in value.items() if not is_lazy(item)}
     if isinstance(value, list | tuple):
         return [_cpu_copy(item) for item in value]
     return value

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sluice.trace.inspection.plain_tensors import is_8bit_float
 from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.records.step_statistics import OutputStatistics
 from sluice.trace.sampling.step_statistics import PendingStatistics
@@ -209,12 +210,12 @@ class GradientEdits:
                 parameter,
                 parameter.grad,
                 parameter.grad._version,
-                parameter.grad.detach().sum() if parameter.numel() <= _MAX_SUMMED_NUMEL else None,
+                _sum_gradient(parameter),
             )
             for entry in entries
             for group in entry.groups[:1]
             for parameter in group["params"][:_MAX_SNAPSHOTS_PER_OPTIMIZER]
-            if parameter.grad is not None
+            if parameter.grad is not None and not parameter.grad.is_meta
         ]
 
     def detect(self) -> None:
@@ -230,6 +231,14 @@ class GradientEdits:
         self.is_edited = False
         if self.snapshots:
             self.snapshots = []
+
+
+def _sum_gradient(parameter: Any) -> Tensor | None:
+    """Return the sum of a small gradient; None if it is large or torch cannot sum it."""
+    grad = parameter.grad
+    if parameter.numel() > _MAX_SUMMED_NUMEL or grad.is_nested or is_8bit_float(grad):
+        return None
+    return grad.detach().sum()  # type: ignore[no-any-return]
 
 
 def _values_differ(grad: Tensor, old_sum: Tensor | None) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sluice.trace.inspection.autograd_graph import SHAPE_NODES, graph_nodes, saved_tensor
+from sluice.trace.inspection.plain_tensors import is_plain_dense
 
 _MAX_NODES_TO_MASK = 128
 """Maximum number of nodes, nearest to the loss, that are searched for a mask."""
@@ -57,7 +58,9 @@ def _included_mask(node: Any) -> Tensor | None:
         return None
     factors = (saved_tensor(node, saved_name) for saved_name in ("_saved_other", "_saved_self"))
     factor = next((f for f in factors if f is not None and not f.requires_grad), None)
-    if factor is None or not factor.numel() or not bool(((factor == 0) | (factor == 1)).all()):
+    if factor is None or not is_plain_dense(factor) or not factor.numel():
+        return None
+    if not bool(((factor == 0) | (factor == 1)).all()):
         return None
     return factor != 0
 

@@ -38,7 +38,8 @@ def watch_backward(tracer: TracerContext) -> None:
             backward(tensors, *args, **kwargs)
         finally:
             thread.backward.is_running = False
-        is_scaled, thread.backward.is_scaled = thread.backward.is_scaled, False
+            # Also after an error: the next backward pass may be of a loss that is not scaled.
+            is_scaled, thread.backward.is_scaled = thread.backward.is_scaled, False
         try:
             tracer.bus.publish(BackwardEnded(thread, tensors, is_scaled))
         except Exception as error:  # inlines ``run_safely``, to save a call

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from sluice.trace.inspection.column_statistics import ColumnStatistics
+from sluice.trace.inspection.plain_tensors import is_8bit_float
 from sluice.trace.inspection.token_statistics import TokenCounts
 from sluice.trace.records.inputs import RowsRecord
 
@@ -130,9 +131,12 @@ def has_distinctive_rows(tensor: Tensor) -> bool:
     """Return whether equal rows of a batch must be copies of one row.
 
     Equal rows must be copies if the values of the batch rarely repeat, or if unequal rows differ in
-    many columns. Only batches of floats with at least two dimensions are checked.
+    many columns. Only batches of floats of at least 16 bits, with at least two dimensions, are
+    checked: values of 8-bit floats repeat often.
     """
     if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.layout != torch.strided:
+        return False
+    if is_8bit_float(tensor):
         return False
     sample = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_SAMPLE_SIZE]
     # A 16-bit input needs more columns, because some of thousands of rows with few 16-bit values

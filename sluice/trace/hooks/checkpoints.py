@@ -59,12 +59,16 @@ def _find_aliased_tensors(owner: Any, state: Any, alias_flags: list[bool]) -> No
     """
     if not isinstance(state, Mapping):  # ``load_state_dict`` then raises an error
         return
-    addresses = {p.data_ptr() for p in owner.parameters() if not is_lazy(p) and p.numel()} - {0}
+    addresses = {p.data_ptr() for p in owner.parameters() if _has_address(p) and p.numel()} - {0}
     alias_flags += (
-        # A sparse tensor has no address.
-        isinstance(v, Tensor) and v.layout == torch.strided and v.data_ptr() in addresses
+        isinstance(v, Tensor) and _has_address(v) and v.data_ptr() in addresses
         for v in state.values()
     )
+
+
+def _has_address(tensor: Tensor) -> bool:
+    """Return whether a tensor has an address in memory: sparse and lazy tensors have none."""
+    return not is_lazy(tensor) and tensor.layout == torch.strided
 
 
 def _record_load(

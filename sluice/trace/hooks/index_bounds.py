@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from sluice.trace.inspection.plain_tensors import is_plain_dense
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
 from sluice.trace.tracer_context import TracerContext
 
 CLASS_LOSSES = ("cross_entropy", "nll_loss")
 """Losses whose targets may be class ids."""
+_INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+"""Dtypes of indices that are checked; torch cannot compare unsigned integers of other sizes."""
 
 
 def find_out_of_range(
@@ -29,11 +33,12 @@ def find_out_of_range(
         indexed_dim = 1 if indexed_tensor.dim() > 1 else 0
     else:
         return None
-    if not indexed_tensor.dim():  # a scalar, for which torch raises an error
+    if not is_plain_dense(ids) or ids.dtype not in _INDEX_DTYPES or not ids.numel():
+        return None
+    # torch raises an error for a scalar.
+    if indexed_tensor.is_nested or not indexed_tensor.dim():
         return None
     num_allowed = indexed_tensor.shape[indexed_dim]
-    if not is_plain_dense(ids) or ids.is_floating_point() or not ids.numel():
-        return None
     flat_ids = ids.detach().reshape(-1)
     if kind in CLASS_LOSSES:
         flat_ids = flat_ids[flat_ids != arguments["ignore_index"]]

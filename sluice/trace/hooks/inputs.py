@@ -18,7 +18,7 @@ from sluice.trace.inspection.column_statistics import (
 )
 from sluice.trace.inspection.fingerprints import NETWORK
 from sluice.trace.inspection.functorch import in_functorch_transform
-from sluice.trace.inspection.plain_tensors import first_tensor, tensor_refs
+from sluice.trace.inspection.plain_tensors import first_tensor, is_8bit_float, tensor_refs
 from sluice.trace.inspection.token_statistics import TokenCounts, is_token_sequence
 from sluice.trace.program_events import (
     BackwardBegins,
@@ -132,6 +132,8 @@ class InputWatch:
         thread, values = tracer.local.thread, tensor.detach()
         if not values.is_floating_point() or not values.dim() or not values.numel():
             return
+        if is_8bit_float(values):
+            values = values.float()
         is_nonfinite = ~values.isfinite()
         if not bool(is_nonfinite.any()):
             return
@@ -177,6 +179,8 @@ class InputWatch:
                 not available.
         """
         record, thread.call.nonfinite_input = thread.call.nonfinite_input, None
+        if output is not None and is_8bit_float(output):
+            output = output.float()
         if output is not None and output.is_floating_point() and not bool(output.isfinite().all()):
             record = record.model_copy(update={"reaches_output": True})
         self._tracer.recorder.write("bad_numbers", record)

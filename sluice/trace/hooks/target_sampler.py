@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sluice.trace.inspection.fingerprints import LOSS
-from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
+from sluice.trace.inspection.plain_tensors import is_plain_dense
 from sluice.trace.inspection.target_sketch import (
     FeatureScaling,
     constant_loss,
@@ -67,7 +67,7 @@ class TargetSampler:
             return
         # Every input may determine the target, so all of them are sampled.
         inputs: list[Any] = [ref() for ref in thread.call.inputs]
-        if type(target) not in TENSOR_TYPES or not all(map(_can_sample, inputs)):
+        if not is_plain_dense(target) or not all(map(_can_sample, inputs)):
             return
         # An input that is also the target, as in an autoencoder, is excluded.
         inputs = [batch for batch in inputs if not _shares_memory(batch, target)]

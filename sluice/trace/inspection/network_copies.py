@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
 
 from sluice.trace.inspection import random_state
 from sluice.trace.inspection.padding import tensor_arguments
@@ -27,6 +28,8 @@ def _can_copy(network: nn.Module, call_args: CallArguments) -> bool:
     """Return whether a network is small enough to copy, and a copy runs without side effects."""
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return False  # global hooks of the program would also run on the copy
+    if any(is_lazy(p) or p.is_meta for p in network.parameters()):
+        return False  # the copy could not compute values
     if sum(p.numel() for p in network.parameters()) > _MAX_PARAMETERS:
         return False
     if sum(t.numel() for t in tensor_arguments(call_args)) > _MAX_ARGUMENT_ELEMENTS:

@@ -25,6 +25,11 @@ def is_plain_dense(value: Any) -> bool:
     )
 
 
+def is_8bit_float(tensor: Tensor) -> bool:
+    """Return whether a tensor contains 8-bit floats, for which torch has few operations."""
+    return tensor.is_floating_point() and tensor.element_size() == 1
+
+
 def first_tensor(output: Any) -> Tensor | None:
     """Return the first plain dense tensor in an output or nested container; None if it has none."""
     if isinstance(output, Tensor):

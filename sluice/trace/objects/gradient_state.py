@@ -15,6 +15,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from sluice.trace.inspection.plain_tensors import is_8bit_float
+
 GradientState = Literal["fresh", "none", "zero", "stale"]
 """State of the gradients of an optimizer at its step: "fresh" (new since its last step), "none"
 (all absent), "zero" (all zero) or "stale" (unchanged since its last step)."""
@@ -246,24 +248,39 @@ class GradientCheck:
             ):
                 continue
             grad = smallest.grad
-            is_plain = grad is not None and type(grad) is Tensor and grad.layout == torch.strided
+            is_plain = (
+                grad is not None
+                and type(grad) is Tensor
+                and grad.layout == torch.strided
+                and grad.is_floating_point()
+                and not is_8bit_float(grad)
+            )
             if is_plain and all(smallest is not other for other in chosen_parameters):
                 chosen_parameters.append(smallest)
         return chosen_parameters
 
 
 def nonfinite_positions(tensors: Sequence[Tensor]) -> list[int]:
-    """Return the positions in ``tensors`` of the dense tensors that have a non-finite value."""
+    """Return the positions in ``tensors`` of the dense tensors that have a non-finite value.
+
+    Tensors of 8-bit floats are not checked.
+    """
     return [
         i
         for i, tensor in enumerate(tensors)
-        if tensor.layout == torch.strided and not bool(tensor.detach().isfinite().all())
+        if tensor.layout == torch.strided
+        and not (tensor.is_nested or tensor.is_meta or is_8bit_float(tensor))
+        and not bool(tensor.detach().isfinite().all())
     ]
 
 
 def _is_zero(grad: Tensor) -> bool:
     values = grad.detach()
-    return not bool((values._values() if values.layout == torch.sparse_coo else values).any())
+    if values.layout == torch.sparse_coo:
+        values = values._values()
+    if values.is_meta:  # it has no values
+        return False
+    return not bool((values.float() if is_8bit_float(values) else values).any())
 
 
 def parameters_with_dense_gradient(parameters: Sequence[Tensor]) -> list[Tensor]:

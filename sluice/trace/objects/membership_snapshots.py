@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sluice.trace.objects.attribute_names import (
     find_misspelled_requires_grad,
@@ -154,7 +155,8 @@ class MembershipSnapshots:
         return ParameterRecord(
             index=entry.index,
             names=tuple(names),
-            shape=tuple(tensor.shape),
+            # A lazy parameter has no shape yet, and a nested tensor has no fixed shape.
+            shape=() if is_lazy(tensor) or tensor.is_nested else tuple(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
             is_trainable=tensor.requires_grad,
             has_had_gradient=entry.has_had_gradient,

@@ -20,12 +20,16 @@ class _ParameterPath:
     name: str
 
     def current_parameter(self) -> Parameter | None:
-        """Return the parameter that is at the path now; None if no parameter is."""
-        owner = self.owner()
-        try:
-            return None if owner is None else owner.get_parameter(self.name)
-        except AttributeError:  # the module that is registered now has other children
-            return None
+        """Return the parameter that is at the path now; None if no parameter is.
+
+        Attributes are not read: the weight of a parametrized layer is a property, and computing a
+        spectral norm changes buffers of the layer.
+        """
+        module = self.owner()
+        *module_names, parameter_name = self.name.split(".")
+        for module_name in module_names:
+            module = None if module is None else module._modules.get(module_name)
+        return None if module is None else module._parameters.get(parameter_name)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.trace.inspection.fingerprints import row_fingerprints
+from sluice.trace.inspection.plain_tensors import is_8bit_float
 from sluice.trace.objects.gradient_state import nonfinite_positions
 from sluice.trace.objects.object_tracker import ObjectTracker, OptimizerEntry
 from sluice.trace.recording.device_reads import BatchedDeviceReads
@@ -59,7 +60,9 @@ def request_value_statistics(
             for index, parameter in live_parameters[:_MAX_PARAMETERS]
             if type(parameter) in (Tensor, nn.Parameter)
             and parameter.layout == torch.strided
+            and not parameter.is_nested
             and parameter.is_floating_point()
+            and not is_8bit_float(parameter)
             and parameter.numel()
             and parameter.device.type != "meta"
             and parameter.untyped_storage().nbytes()  # FSDP frees the storage between passes

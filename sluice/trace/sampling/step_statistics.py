@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.inspection.plain_tensors import TENSOR_TYPES, first_tensor
+from sluice.trace.inspection.plain_tensors import (
+    TENSOR_TYPES,
+    first_tensor,
+    is_8bit_float,
+    is_plain_dense,
+)
 from sluice.trace.objects.gradient_state import parameters_with_dense_gradient
 from sluice.trace.objects.object_tracker import ObjectTracker, OptimizerEntry
 from sluice.trace.recording.device_reads import BatchedDeviceReads
@@ -49,7 +54,12 @@ def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStati
         One pass over gradients and weights, and a copy of the samples.
     """
     parameters = [
-        p for p in parameters_with_dense_gradient(entry.parameters()) if type(p) in TENSOR_TYPES
+        p
+        for p in parameters_with_dense_gradient(entry.parameters())
+        if is_plain_dense(p)
+        and is_plain_dense(p.grad)
+        and (p.is_floating_point() or p.is_complex())
+        and not is_8bit_float(p)
     ]
     with torch.no_grad():
         samples = [_sample(p, sample_size).clone() for p in parameters]
@@ -150,11 +160,14 @@ def request_output_statistics(
 
     Returns:
         A list to which the statistics are appended when their values are read. It stays empty if
-        the output has no plain tensor, or if its first tensor is empty or not floating-point.
+        the output has no plain tensor, or if its first tensor is empty, not floating-point or of
+        8-bit floats.
     """
     records: list[OutputStatistics] = []
     tensor = first_tensor(output)
     if tensor is None or not tensor.numel() or not tensor.is_floating_point():
+        return records
+    if is_8bit_float(tensor):
         return records
     with torch.no_grad():
         # Computed now, because the next module may change the output in place.
