@@ -15,7 +15,8 @@ has the tags of the first run, but another id."""
 
 _TAG_PATTERN = re.compile(r"run (\S+) on (\S+) in process (\d+) of second (\d+\.\d+)")
 _START_TOLERANCE_S = 1.0
-"""Maximum difference of the start times of one process, as measured at two moments [s]."""
+"""Maximum difference between two measurements of the start time of one process [s]. If they differ
+more, the process id was reused by another process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

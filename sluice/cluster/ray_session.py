@@ -41,7 +41,9 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
         num_cpus: Number of cores of a Ray instance started here; all cores if None.
 
     Raises:
-        SettingsError: The cluster cannot be reached, or Ray cannot start.
+        SettingsError: Ray cannot start, the cluster cannot be reached or cannot set up the runtime
+            environment, or a session is already active although ``compute`` sets ``address`` or
+            ``runtime_env``.
         StorageError: Ray's token or its folder cannot be written on this machine.
     """
     # Import Ray here, because the import takes half a second, and not every program needs Ray.

@@ -94,9 +94,9 @@ def _will_be_reproduced(
     """Return whether the planned training will produce the same artifacts as this version.
 
     A version that was trained in another home is sometimes not reproduced bit for bit, because
-    another processor may round differently. The candidate then differs from the version, and the
-    comparison reads the version's weights. Therefore such a version counts as reproduced only if
-    its weights are in the store.
+    another processor may round differently. The comparison then needs the version's weights. If
+    none of them are in the store, such a version does not count as reproduced: it is opened now,
+    so that the missing weights are reported before the training.
     """
     has_same_subject = lineage.seeds == seeds and all(
         getattr(lineage, role) == digest for role, digest in subject.items()

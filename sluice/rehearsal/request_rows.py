@@ -84,8 +84,8 @@ def load_request_rows(version: Version, current_workload: Workload) -> RequestRo
     """Return the test rows of the last fold, with features from the version's workload.
 
     The rows come from the source of ``current_workload``. The version's own source is not used: the
-    author of an imported version could set any URL as its source, and this machine would send the
-    values of environment variables to this URL.
+    source of an imported version may be any URL, in which ``${NAME}`` is replaced by an environment
+    variable. Reading it could send secrets of this machine to the author of the version.
 
     Args:
         version: The version.

@@ -162,7 +162,8 @@ class _FoldRuns:
         ):
             return
         if event.kind in ("lost", "replaces"):
-            return  # the fold run continues on another worker, or has not started
+            # 'lost': the fold run will resume on another worker; 'replaces': it has not started.
+            return
         if run_id not in self._open_run_ids:
             self._open_run_ids.add(run_id)
             self.sender.send(do="open", id=run_id, **self._open_fields(event))

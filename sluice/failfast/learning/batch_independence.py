@@ -46,15 +46,15 @@ def find_batch_dependence(
         model: Model in eval mode.
         batch: A real batch.
         output: Finite output of the model for the batch (B, ...).
-        settings: ``batch_independence_tolerance``.
+        settings: Settings of the POC gate; only ``batch_independence_tolerance`` is used.
         seed: Base seed, from which the seed of the global generators is derived.
 
     Raises:
         Exception: Any exception of the model's own code for the batch or half of it.
 
     Cost:
-        Nine forward passes, eight of them with one example. Two more with half of the batch if the
-        model does not accept a single example.
+        One forward pass with the batch, and at most eight with one example. Two more with half of
+        the batch if a pass with one example fails or returns another shape.
     """
     max_difference = _max_difference(output, settings)
     with (
@@ -161,7 +161,7 @@ def _describe_largest_difference(
         one: Outputs for the examples of ``batch``.
         two: Other outputs for the same examples.
         batch: The examples.
-        settings: ``batch_independence_tolerance``.
+        settings: Settings of the POC gate; only ``batch_independence_tolerance`` is used.
         deviation: Standard deviation of the output for the whole batch.
     """
     if one.shape != two.shape:

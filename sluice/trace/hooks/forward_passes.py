@@ -38,8 +38,9 @@ _MAX_MODULE_CALLS = 1024
 """Maximum number of module calls that are recorded in a pass."""
 
 _MAX_HELD_OUTPUTS = 512
-"""Maximum number of module outputs that are kept in memory until the backward pass. An input is
-recognised as one of these outputs by its address, so no other tensor may get this address."""
+"""Maximum number of module outputs that are kept in memory until the backward pass. They are kept
+because an input is recognised as one of them by its storage address: another tensor could reuse the
+address of a freed output."""
 
 _MAX_PENDING_PASSES = 4
 """Maximum number of inspected passes that wait for a backward pass. If more passes wait, all of
@@ -80,7 +81,10 @@ class ForwardPassInspector:
         discarded."""
 
     def discard_stale(self) -> None:
-        """Discard this thread's failed pass, and all pending passes if there are more than 4."""
+        """Discard the running pass of this thread, whose network raised an exception.
+
+        Also discard all pending passes if there are more than 4.
+        """
         if self.running_passes:
             self.running_passes.pop(threading.get_ident(), None)
         if len(self._pending_passes) > _MAX_PENDING_PASSES:

@@ -105,7 +105,7 @@ class InputWatch:
             self.write_nonfinite_input(returned.thread, first_tensor(returned.output))
 
     def _on_backward(self, begins: BackwardBegins) -> None:
-        """Count the group of the last call as training calls, because a backward pass begins."""
+        """Mark the group of the last call as training calls, and write its pending row records."""
         group = begins.thread.call.group
         if group is None or not group.awaits_backward:
             return
@@ -124,7 +124,7 @@ class InputWatch:
         Args:
             tensor: Argument of a network or of a loss function.
             what: 'input' or 'target'.
-            is_learning: Whether a backward pass may follow.
+            is_learning: Whether gradients are enabled, so that a backward pass may follow.
             is_before_call: Whether the tensor is an input of a network that is about to run. Its
                 record is written after the call.
         """
@@ -210,6 +210,7 @@ class InputWatch:
                     entry.output_row_shape == tensor.shape[1:] and entry.index != group.network
                     for entry in tracer.objects.networks.entries
                 )
+                # A diffusion model generates by refining its own output in several calls.
                 if group.loader == -1 and not group.is_grad_enabled:
                     group.refinement_detector = RefinementDetector()
             group.num_calls += 1

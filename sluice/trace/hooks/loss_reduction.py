@@ -15,8 +15,9 @@ _MAX_NODES = 8
 def is_unscaled_mean(loss: Tensor, thread: ThreadState) -> bool:
     """Return whether a loss is a mean without any scaling, or a sum that contains such a mean.
 
-    The scale of a ``GradScaler`` and factors and divisors of 1 are ignored. Any other factor or
-    divisor is a scaling, such as the number of accumulation steps.
+    The scale of a ``GradScaler`` is ignored. A factor or divisor of 1 is ignored if it is a number,
+    or a scalar CPU tensor to the right of the operator. Any other factor or divisor is a scaling,
+    such as the number of accumulation steps.
     """
     for ref in reversed(thread.loss_calls.mean_loss_refs):
         if ref() is loss:

@@ -124,8 +124,8 @@ class _CallCounter:
 
     def __init__(self) -> None:
         self.num_calls = 0
-        """Number of calls since the training phase began, without the calls that the hook skips in
-        predicted steps."""
+        """Number of calls since the training phase began. Calls that are skipped because their step
+        is on the tracer's fast path do not count."""
         self.sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
         """Selects the calls that are inspected after the first calls."""
         self.last_sampled_step = -1

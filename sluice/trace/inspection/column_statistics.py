@@ -129,9 +129,9 @@ class ColumnStatistics:
                 std=0.0 if low == high else std,
                 smallest=low,
                 largest=high,
-                step=change,
+                step=rms_change,
             )
-            for column, (mean, std, low, high, change), num_finite in zip(
+            for column, (mean, std, low, high, rms_change), num_finite in zip(
                 self._measured_columns, statistics, self._num_finite.tolist(), strict=True
             )
             if num_finite

@@ -292,8 +292,9 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         real_token_effect = (
             float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
         )
-        # The effects of padding and of the first half are both measured at the real tokens outside
-        # this half, so the two effects can be compared.
+        # The effect of padding is measured at the same tokens as the effect of the first half: the
+        # real tokens outside this half. Therefore the two effects can be compared.
+        # ``real_token_effect`` also includes the effect of the second half at tokens outside it.
         return PerturbationEffect(
             num_changed=int(is_padding.sum()),
             largest_effect=effect(padding_outputs, real_halves[0]),
@@ -350,8 +351,8 @@ def _repeatable_pairs(
     """Return pairs of an unperturbed and a perturbed output by index, for repeatable outputs.
 
     ``unperturbed`` and ``repeated`` are the outputs of two passes without a perturbation. An output
-    is repeatable if both passes return the same values. Return {} if a pass raised an exception,
-    which ``None`` instead of outputs shows, or if the passes differ in their number of outputs.
+    is repeatable if both passes return the same values. Return {} if an argument is None, because
+    its pass raised an exception, or if the passes differ in their number of outputs.
     """
     if unperturbed is None or repeated is None or perturbed is None:
         return {}

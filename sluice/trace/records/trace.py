@@ -76,8 +76,9 @@ class TraceNote(Record):
     step: int = Field(description="Number of optimizer steps before the note.")
     kind: Literal["untraced", "failed", "full", "bundle", "skipped", "stopped"] = Field(
         description="'untraced': a part of the program is not traced; 'failed': the tracer failed; "
-        "'full': a limit of the trace was reached; 'bundle': a file reproduces a non-finite loss; "
-        "'skipped': steps were skipped; 'stopped': the program was stopped."
+        "'full': a limit of the trace was reached; 'bundle': the tracer wrote a file with which a "
+        "non-finite loss can be reproduced; 'skipped': steps were skipped; 'stopped': the program "
+        "was stopped."
     )
     text: str
 
@@ -107,10 +108,10 @@ class SchedulerRecord(Record):
 class Trace(Record):
     """Records of one process, from its first event to the last flush.
 
-    Statistics and scalars cover the recent steps and a sample of earlier steps. Batches, random
-    states and recent steps cover only the recent steps. These five kinds of records are sorted by
-    step. All other records cover the whole run; sequences are sorted by their first step, and the
-    others are in the order in which they were written.
+    ``statistics`` and ``scalars`` cover the last steps of the run and a sample of earlier steps.
+    ``batches``, ``random_states`` and ``recent_steps`` cover only the last steps. These five kinds
+    of records are sorted by step. All other records cover the whole run; sequences are sorted by
+    their first step, and the others are in the order in which they were written.
     """
 
     start: TraceStart

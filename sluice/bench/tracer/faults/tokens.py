@@ -125,7 +125,10 @@ def class_out_of_range(setup: CaseSetup) -> list[nn.Module]:
 
 
 def binary_targets_from_one(setup: CaseSetup) -> list[nn.Module]:
-    """Classify digits below 5 and from 5 with targets 1 and 2, which BCE with logits accepts."""
+    """Classify digits as < 5 or >= 5, with the targets 1 and 2 instead of 0 and 1.
+
+    BCE with logits accepts these targets.
+    """
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net, num_outputs=1)

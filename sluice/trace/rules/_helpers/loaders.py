@@ -5,7 +5,11 @@ from sluice.trace.records.trace import Trace
 
 
 def training_loader_indices(trace: Trace) -> frozenset[int]:
-    """Return the indices of loaders whose batches a network processes before a backward pass."""
+    """Return the indices of loaders whose batches a network processes before a backward pass.
+
+    A call of ``torch.autograd.grad`` (event "grad") counts as a backward pass. The flag "grad" of a
+    forward pass means that its output requires gradients.
+    """
     return frozenset(
         event.related_id
         for sequence in trace.sequences

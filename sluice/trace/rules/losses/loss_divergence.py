@@ -131,12 +131,12 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
 
 
 LOSS_DIVERGENCE = Rule(
-    name="the loss does not jump and stay high",
+    name="the loss does not stay high after a jump",
     fault="learning rate too high",
     priority=270,
     requires="A loss that exceeds each of the preceding 64 losses, or all preceding losses if "
-    "there are fewer. At least 16 losses and one measured step precede this loss, and at least "
-    "as many follow.",
+    "there are fewer. At least 16 losses precede this loss and at least 16 follow it. At least one "
+    "earlier step is measured, and at least one step from this loss on.",
     contradicted_by="A loss that recovers, or weights that keep their size.",
     abstains="There are several optimizers or a gradient scaler, or other parameters are trained "
     "after the jump.",

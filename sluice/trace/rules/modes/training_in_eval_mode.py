@@ -70,7 +70,11 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
 
 
 def _calls_eval(sequence: StepSequence, network: int) -> bool:
-    """Whether the program sets the network or any submodule to evaluation mode in a sequence."""
+    """Whether the program sets the network to evaluation mode in a sequence.
+
+    Also True if it sets a module with the id -1 to evaluation mode: any submodule, or any network
+    that was not called yet.
+    """
     return any(
         event.kind == "mode" and event.object_id in (network, -1) and "eval" in event.flags
         for event in sequence.events
@@ -78,13 +82,14 @@ def _calls_eval(sequence: StepSequence, network: int) -> bool:
 
 
 def _stays_in_eval(sequence: StepSequence, network: int) -> bool:
-    """Whether the evaluation mode of an evaluation is still set when training continues."""
+    """Whether the first training pass in a sequence is still in the mode of an evaluation."""
     training_event_ids = {id(event) for event in training_forwards(sequence, network)}
     is_in_eval_mode = was_evaluated = False
     for event in sequence.events:
         if event.kind == "mode" and event.object_id in (network, -1):
-            # "restored": code that restores the earlier mode calls train(False), which keeps
-            # evaluation mode after the evaluation. Any other change of mode is intended.
+            # "restored": the program called train(False), usually train(was_training) after an
+            # evaluation, so the network is still in the mode of the evaluation. With any other call
+            # of train() or eval(), the program sets the mode intentionally.
             was_evaluated = was_evaluated and is_in_eval_mode and "restored" in event.flags
             is_in_eval_mode = "eval" in event.flags
         elif event.kind == "forward" and event.object_id == network:

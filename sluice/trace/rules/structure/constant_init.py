@@ -46,9 +46,10 @@ class ConstantInitSettings(Settings):
     max_gates: int = Field(
         4,
         ge=1,
-        description="The rows of a weight count as equal if at most this number of rows are "
-        "distinct. If all neurons of a recurrent layer are equal, its weight still has one "
-        "distinct row per gate. The layer with the most gates is the LSTM.",
+        description="After the first sample, the rows of a weight count as equal if at most this "
+        "number of rows are distinct, and if the weight has at least min_rows rows per distinct "
+        "row. If all neurons of a recurrent layer are equal, its weight still has one distinct row "
+        "per gate. The layer with the most gates is the LSTM.",
     )
 
 
@@ -101,8 +102,9 @@ def _detect_constant_weights(
 ) -> TraceFinding | None:
     """Detect weights that were initialized with a single value, even if their rows differ later.
 
-    The last layer of a branch may start with zeros, but not two consecutive layers: the gradient of
-    a layer is zero as long as the next layer is zero.
+    The last layer of a branch may start with zeros. Two consecutive layers that start with zeros
+    may never change: the gradient of the first layer is zero as long as the second layer is zero,
+    and the gradient of the second layer is zero as long as its input is zero.
     """
     records, names = parameter_records(trace), parameter_names(trace)
     samples_by_parameter = values_by_parameter(trace)
@@ -123,7 +125,8 @@ def _detect_constant_weights(
             continue
         if initial_sample.smallest == initial_sample.largest == 0:
             # A layer that starts with zeros and learns has a nonzero gradient at its initial step.
-            # If the next layer also starts with zeros, the gradient is nonzero one step later.
+            # If only zeros in the next layer block the gradient, the next layer changes in the
+            # initial step, and the gradient is nonzero one step later.
             if {initial_sample.step, initial_sample.step + 1} <= zero_gradient_steps.get(
                 parameter, set()
             ):
