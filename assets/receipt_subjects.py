@@ -87,16 +87,16 @@ def feature_producer(workload: Workload, *, path: str) -> str:
 
 
 def require_same(what: str, *, made_for: str, current: str, remedy: str) -> None:
-    """Raise an error unless a stored value was made for the current settings, code and data.
+    """Raise an error unless the digest of an input of a stage equals the expected digest.
 
     Raises:
         GateBlocked: The digests differ.
     """
     if made_for != current:
         raise GateBlocked(
-            f"{what} must match the current settings, code and data ({short(current)}), but the "
-            f"stored digest is {short(made_for)}.",
-            cause="Settings, code or data changed afterwards.",
+            f"{what} must have the digest {short(current)}, but the stored digest is "
+            f"{short(made_for)}.",
+            cause="An earlier stage was materialized with other settings, code or data.",
             fix=remedy,
         )
 

@@ -22,9 +22,9 @@ from sluice.workloads.workload import Workload
 class TrainingInputs:
     """Everything except data and seed that determines the bits of a trained model.
 
-    Digests of code are not fields, because source files may change while the process of a schedule
-    runs, and training processes import the changed files. Each stage therefore computes the digests
-    again, and does not accept a receipt for other code.
+    Digests of code are not fields, because source files may change during the life of a process
+    that runs scheduled pipelines, and training processes import the changed files. Each stage
+    therefore computes the digests again, and does not accept a receipt for other code.
     """
 
     path: str

@@ -34,12 +34,12 @@ _BAR_COLUMNS = {
 
 
 def load_rows(source: SourceSettings, *, schema: Schema) -> pd.DataFrame:
-    """Read all rows of ``source`` unchanged.
+    """Read all rows of ``source``, and aggregate ticks to bars.
 
     Columns declared as float or int in ``schema`` are converted to numbers, a datetime index is
-    converted to dates, and the index gets the name in the schema. No row is dropped, sorted or
-    filled, and values are not validated; ``validate_schema`` does that later. Only ticks are
-    validated here, because bars of invalid ticks would look valid.
+    converted to dates, and the index gets the name in the schema. Otherwise, no row is dropped,
+    sorted or filled, and values are not validated; ``validate_schema`` does that later. Only ticks
+    are validated here, because bars of invalid ticks would look valid.
 
     Raises:
         SourceError: The file is missing (the most similar name in its folder is suggested), empty,

@@ -3,8 +3,8 @@
 A version names code by import path: the class of its workload, and the class of its network if
 Sluice does not contain this network. When Python imports a module, it runs the module's code. So a
 path that occurs only in a version from another registry is rejected before Python imports it. The
-user can trust such a path with ``sluice registry import --trust``. ``loading.rebuild_workload``
-makes this check; no other function imports the code of a version.
+user can trust such a path with ``sluice registry import --trust``. The module ``loading`` makes
+this check before it imports the code of a version; no other module imports such code.
 """
 
 import ast
@@ -100,8 +100,8 @@ def accept_code(
 
     Args:
         lineage: Lineage from the file.
-        local_paths: Import paths that a version trained here uses, or the pipeline file of this
-            model that is part of Sluice.
+        local_paths: Import paths that are used by a version trained in this registry, or by the
+            pipeline file of this model if Sluice ships one.
         trusted_paths: Import paths that the user trusts with ``--trust``, as typed.
 
     Raises:
@@ -137,8 +137,9 @@ def require_accepted_code(version: Version) -> None:
 
     Raises:
         ContractError: See ``user_code_paths``.
-        UntrustedCode: The version was imported. At the import, the local pipeline did not use one
-            of its paths, and the user did not trust this path.
+        UntrustedCode: The version comes from another registry, and names a path that was not
+            accepted when ``sluice registry import`` added it: the local pipeline did not use this
+            path, and the user did not trust it.
     """
     named_paths = user_code_paths(version.lineage)
     if not version.is_imported:

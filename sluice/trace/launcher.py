@@ -1,7 +1,7 @@
 """Runs a program with the tracer.
 
-The tracer does not change the code, output or exit code of the program, unless the non-finite guard
-stops it.
+The tracer does not change the code, results or exit code of the program, unless the non-finite
+guard skips steps or stops the program.
 """
 
 import os

@@ -124,8 +124,8 @@ class NonFiniteGuard:
         if not self._has_saved_bundle:
             self._has_saved_bundle = True
             self._save_bundle(value)
-        # Store the number of the step to skip. If a gradient scaler skips this step, its number has
-        # passed, so the guard does not skip the next step.
+        # Store the number of the step to skip. Steps that a gradient scaler skips are counted, too:
+        # if it skips this step, the guard does not skip the next one, which has another number.
         if settings.skip_nonfinite:
             self._step_to_skip = last_step + 1
             self._cleared_parameters.clear()

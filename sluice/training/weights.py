@@ -24,8 +24,8 @@ from sluice.workloads.fitted_state import encode_of, has_fitted_state
 from sluice.workloads.workload import Workload
 
 _MIN_CHECKED_WEIGHTS = 2**24
-"""Number of weights from which the size of a network is checked before the network is built. It is
-compared with an upper bound that is computed from the settings."""
+"""Minimum number of weights for which the size of a network is compared with the file before the
+network is built. The number is estimated as an upper bound from the settings."""
 
 _MAX_LAYER_FACTOR = 64
 """Upper bound of the number of parameters of a built-in layer, divided by its width squared."""
@@ -150,8 +150,8 @@ def _load_encoder(
     }
     if not state:
         raise ContractError(
-            f"{where} must contain what fit() of {type(workload).__name__} returned, and contain "
-            "none of it.",
+            f"{where} must contain the fitted state that fit() of {type(workload).__name__} "
+            "returned, but contain no fitted state.",
             cause="The network was trained before the workload had fit().",
             fix="Train the pipeline again, or use the code with which the version was trained.",
         )
@@ -201,7 +201,7 @@ def _mismatch_error(where: str, differences: Sequence[str]) -> ContractError:
 def differing_tensors(expected: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
     """Return one line for every tensor that is missing on one side, or differs in shape or dtype.
 
-    All floating-point dtypes count as equal, and all other dtypes count as equal.
+    Dtypes differ only if one is a floating-point dtype and the other is not.
     """
     return differing_shapes(expected, stored) + [
         f"{name} is {expected[name].dtype} in the network and {stored[name].dtype} in the file"

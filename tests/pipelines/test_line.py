@@ -297,7 +297,7 @@ def test_receipt_of_other_settings_is_not_accepted(
     assert not searched.success
     assert "A receipt of the poc gate is required and missing" in failure(searched)
     assert not trained.success
-    assert "The best config's config must match the current settings" in failure(trained)
+    assert "The best config's config must have the digest" in failure(trained)
 
 
 def test_failed_row_checks_block_the_run_and_the_features_alone(
@@ -340,9 +340,9 @@ def test_models_of_other_folds_are_not_evaluated(
     assert materialize_alone(other, home, "best_config").success
     alone = materialize_alone(other, home, "evaluation")
 
-    assert "The best config's config must match the current settings" in failure(unsearched)
+    assert "The best config's config must have the digest" in failure(unsearched)
     assert not alone.success
-    assert "The trained models' config must match the current settings" in failure(alone)
+    assert "The trained models' config must have the digest" in failure(alone)
 
 
 def test_features_of_other_settings_are_not_trained_on(
@@ -354,7 +354,7 @@ def test_features_of_other_settings_are_not_trained_on(
     alone = materialize_alone(other, home, "poc_report")
 
     assert not alone.success
-    assert "The features must match the current settings" in failure(alone)
+    assert "The features must have the digest" in failure(alone)
 
 
 def test_evaluation_of_another_candidate_is_not_accepted(
@@ -367,7 +367,7 @@ def test_evaluation_of_another_candidate_is_not_accepted(
     alone = materialize_alone(others, home, "candidate")
 
     assert not alone.success
-    assert "The evaluation must match the current settings" in failure(alone)
+    assert "The evaluation must have the digest" in failure(alone)
     with ledger_of(home) as ledger:
         assert len(ledger.versions(echo.name)) == 1
 

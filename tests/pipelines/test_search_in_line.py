@@ -148,7 +148,7 @@ def test_best_config_of_another_search_is_not_trained(
     alone = materialize_alone(other, home, "trained_models")
 
     assert not alone.success
-    assert "The best config's rules must match the current settings" in failure(alone)
+    assert "The best config's rules must have the digest" in failure(alone)
 
 
 def test_tune_prints_the_best_trials_and_the_settings_for_the_pipeline_file(

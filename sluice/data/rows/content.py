@@ -13,7 +13,7 @@ _CHUNK_ROWS = 256
 
 
 def content_digests(source: RowSource | Tensor) -> list[str]:
-    """Return a digest of every row, to be stored in a column of the raw rows.
+    """Return a shortened digest of every row, to be stored in a column of the raw rows.
 
     The data version of a pipeline is a digest of its raw rows. With this column, the data version
     also changes if a file changes but keeps its name. So no finished training is reused for other
@@ -36,7 +36,7 @@ def iter_chunks(source: RowSource | Tensor) -> Iterator[ModelInput]:
 
 
 def row_digests(rows: ModelInput) -> list[str]:
-    """Return a digest of the content of each row."""
+    """Return the first 32 hexadecimal digits of the SHA-256 of each row's content."""
     arrays = [part.contiguous().numpy() for part in input_parts(rows)]
     digests = []
     for row in zip(*arrays, strict=True):

@@ -27,8 +27,8 @@ class TextRows:
         vocab_size: Number of token ids of the network's embedding.
         max_len: Longer texts are cut after this number of tokens; None keeps them whole.
         pad_id: Id at the positions after the end of a text.
-        names: Names of the ids, int64 (B, L), and of the mask, bool (B, L), which is True at the
-            positions of the text: the parameters of ``forward()``.
+        names: Names of the parameters of ``forward()`` that receive the ids, int64 (B, L), and the
+            mask, bool (B, L). The mask is True at the positions of the text.
 
     Raises:
         ContractError: There is no text, or a text is not a string.

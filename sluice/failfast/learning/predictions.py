@@ -19,14 +19,19 @@ _DECIMALS = 6
 """Number of decimals to which predictions are rounded before distinct predictions are counted."""
 
 _WIDE_RATIO = 3.0
-"""Spread ratio above which the summary of a passed check names the maximum ratio. No accurate model
-has such a wide spread."""
+"""Spread ratio above which the summary says that the predictions vary more than the targets,
+although the check does not fail for this reason. No accurate model has such a wide spread."""
 
 
 class PredictionSpread(Record):
-    """Standard deviation of predictions divided by that of the targets, as a mean over outputs."""
+    """Spread of predictions relative to that of the targets, and its problem."""
 
-    ratio: float
+    ratio: float = Field(
+        description="Mean standard deviation of the outputs (for class scores: of the "
+        "probabilities), divided by that of the targets. Not divided if the targets define no "
+        "scale. For class scores that explode, their mean standard deviation [nats]. NaN if an "
+        "output is not finite, or if all float targets are equal."
+    )
     problem: str = Field(
         description="Problem of the predictions: 'collapse', 'explosion' or 'not finite'; empty "
         "without a problem."
@@ -44,10 +49,10 @@ class _ScaledPair:
 def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> CheckOutcome:
     """Check the spread, distinctness and target correlation of held-out predictions.
 
-    Predictions of the targets' shape are measured in standard deviations of the targets. Class
-    scores (N, C) are converted to probabilities and compared with 0 and 1; they explode if the
-    scores vary by more than ``explosion_ratio`` nats. Other outputs cannot be scaled, so only
-    constant predictions count as a collapse.
+    Predictions of the targets' shape are measured in standard deviations of the targets. The
+    softmax of class scores (N, C) is compared with the one-hot targets; they explode if the scores
+    vary by more than ``explosion_ratio`` nats. Other outputs cannot be scaled, so only constant
+    predictions count as a collapse.
 
     - Non-finite values, and a spread ratio below ``collapse_ratio`` or above ``explosion_ratio``,
       fail.
@@ -128,9 +133,9 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
 def prediction_spread(output: Tensor, y: Tensor, settings: PredictionSettings) -> PredictionSpread:
     """Measure how much predictions vary relative to the targets.
 
-    Class scores (N, C) for classes (N,) are compared as probabilities with 0 and 1. If the targets
-    define no scale (a single class, or another shape), the ratio is the standard deviation of the
-    predictions, and only constant predictions count as a collapse.
+    For classes (N,), the softmax of class scores (N, C) is compared with the one-hot targets. If
+    the targets define no scale (a single class, or another shape), the ratio is the standard
+    deviation of the predictions, and only constant predictions count as a collapse.
 
     Args:
         output: Predictions (N, ...) of one split.

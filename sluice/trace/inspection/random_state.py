@@ -40,7 +40,7 @@ def uses_shared_generator(network: nn.Module) -> bool:
 
     The globals and closure variables that methods of the network's modules use are searched. If
     such a variable is a function, the variables that this function uses are searched, too. A
-    generator that only other code of the module's file uses does not count.
+    generator in the same source file does not count if none of this code uses it.
     """
     generator_classes = generator_types()
     classes = {cls for module in network.modules() for cls in type(module).__mro__}

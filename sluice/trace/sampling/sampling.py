@@ -70,7 +70,7 @@ class Sampling:
         device."""
 
     def begin_phase(self, step: int) -> None:
-        """Begin a training phase: sample the next step, and then as often as at the beginning."""
+        """Begin a training phase: sample the next step, and reset the sampling intervals."""
         self.phases.begin(step)
         self.budget.restart()
         self.membership.restart(step)

@@ -101,7 +101,9 @@ def test_weights_without_the_fitted_state_are_rejected(tmp_path: Path) -> None:
     )
     other = member.model_copy(update={"weights": store.put(pack_model(bare))})
 
-    with pytest.raises(ContractError, match=r"must contain what fit\(\) of Rents returned"):
+    with pytest.raises(
+        ContractError, match=r"must contain the fitted state that fit\(\) of Rents returned"
+    ):
         load_member(other, Rents(), MLP, store)
 
     class WithoutFit(Rents):

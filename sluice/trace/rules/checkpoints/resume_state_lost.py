@@ -39,10 +39,10 @@ class ResumeStateLostSettings(Settings):
     num_initial_steps: int = Field(
         5,
         ge=1,
-        description="The initial loss of an optimizer is the first loss that is recorded in this "
-        "number of first steps. The late loss is the median over the last steps before the restart "
-        "(twice this number). If the new optimizer's initial loss is closer to the old optimizer's "
-        "initial loss than to the late loss, another training run begins, which is not reported.",
+        description="Number n of steps. The initial loss of an optimizer is the first recorded "
+        "loss of its first n steps. The late loss is the median over the last 2n steps before the "
+        "restart. If the new optimizer's initial loss is closer to the old optimizer's initial "
+        "loss than to the late loss, another training run begins, which is not reported.",
     )
     max_rate_ratio: float = Field(
         1.1,
@@ -53,8 +53,9 @@ class ResumeStateLostSettings(Settings):
     num_repeated_rates: int = Field(
         8,
         ge=2,
-        description="A schedule counts as running a second time only if the first learning rates "
-        "after the restart (this number) equal the rates of the old optimizer's first steps.",
+        description="Number n of learning rates. A schedule counts as running a second time only "
+        "if the first n rates after the restart equal the rates of the old optimizer's first "
+        "steps.",
     )
     min_rate_jump: float = Field(
         1.5,

@@ -14,8 +14,9 @@ _PROCESS_GENERATORS = ("torch", "random", "numpy.random")
 may seed them again."""
 
 _OBJECT_GENERATOR_CAUSE = (
-    "workers are copies of the main process, so a generator of the dataset or of collate_fn has "
-    "the same state in all workers, unless worker_init_fn seeds it."
+    "each worker starts as a copy of the main process, and by default new workers start in every "
+    "epoch. So a generator of the dataset or of collate_fn starts with the same state in each of "
+    "them, unless worker_init_fn seeds it differently for each worker and epoch."
 )
 _OBJECT_GENERATOR_FIX = (
     "Use torch's global generator, which torch seeds differently in each worker, or seed this "

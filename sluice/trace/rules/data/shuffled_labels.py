@@ -179,7 +179,7 @@ def _detect_independence(
         f"the inputs no more than shuffled targets do (z-score {z_score:.1f}), and {loss_text}; "
         f"the best constant prediction has a loss of {baseline:.4g}.",
         cause="Targets that do not match their rows can only be memorized.",
-        fix="Check that inputs and targets are shuffled, sorted and joined together.",
+        fix="Apply each shuffle, sort and join to inputs and targets together.",
         confidence=0.95 if is_certain else 0.6,
         num_rows=len(targets),
         z_score=z_score,

@@ -35,10 +35,10 @@ class TrainValLeakageSettings(Settings):
         0.85,
         gt=0,
         le=1,
-        description="If at least this estimated share of the evaluation rows are training rows, "
-        "the evaluation counts as an evaluation on training rows only. If an evaluation contains "
-        "more than this share of the recorded training rows, it counts as an evaluation on the "
-        "whole data set and is not reported.",
+        description="Limit for two shares. (1) Estimated share of the evaluation rows that are "
+        "training rows: from this limit on, the evaluation counts as an evaluation on training "
+        "rows only. (2) Share of the recorded training rows that are evaluated: above this limit, "
+        "the evaluation counts as an evaluation on the whole data set and is not reported.",
     )
     min_chance_ratio: float = Field(
         3.0,
@@ -325,10 +325,10 @@ TRAIN_VAL_LEAKAGE = Rule(
     priority=550,
     requires="Training rows, and evaluation rows of a later step.",
     contradicted_by="Rows with few distinct values, which are equal by chance.",
-    abstains="Values repeat, so that about as many rows would be shared by chance; nearly all "
-    "evaluation rows are training rows, and another evaluation has only new rows; the evaluation "
-    "contains nearly all training rows, or single rows at many steps; or the evaluation rows "
-    "differ at consecutive steps.",
+    abstains="Values repeat, so that the shared rows may be equal by chance; nearly all evaluation "
+    "rows are training rows, and another evaluation has only new rows; the evaluation contains "
+    "nearly all training rows; many steps have an evaluation pass on a single row; or the "
+    "evaluation rows differ at consecutive steps.",
     settings=TrainValLeakageSettings(),
     judge=_judge,
 )

@@ -50,29 +50,36 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
     )
 
 
-def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
-    """Return steps whose closure clears the gradients of its own backward pass.
+def _find_closure_steps(
+    trace: Trace, optimizer: int
+) -> tuple[tuple[OptimizerStep, ...], tuple[OptimizerStep, ...]]:
+    """Return the steps of an optimizer that calls its closure several times or not at all.
 
-    Only steps with the event "stepped" are examined: their optimizer does not call its closure
-    exactly once per step. The trace does not show whether such a closure clears gradients before or
-    after an update. So the result is () if a sampled weight changed, or if no weight was sampled
-    twice.
+    Such steps end with the event "stepped". The first result contains all of them, the second one
+    those whose closure clears the gradients of its own backward pass. The trace does not show
+    whether the closure clears them before or after the update. Therefore both results are () if a
+    sampled weight changed, or if no weight was sampled twice.
     """
     optimizer_record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
     parameters = optimizer_record.parameters if optimizer_record is not None else ()
     values = values_by_parameter(trace)
     compared_parameters = {p for p in parameters if len(values.get(p, ())) > 1}
     if not compared_parameters or compared_parameters & changed_parameters(trace):
-        return ()
-    steps = []
+        return (), ()
+    steps: list[OptimizerStep] = []
+    cleared_steps: list[OptimizerStep] = []
     for sequence in trace.sequences:
         for position in sequence.find("stepped"):
             events, stepped_event = sequence.events[:position], sequence.events[position]
+            if stepped_event.object_id != optimizer:
+                continue
+            step = OptimizerStep(sequence, stepped_event, position)
+            steps.append(step)
             backward = max((i for i in sequence.find("backward") if i < position), default=-1)
             is_cleared = any(event.kind == "zero" for event in events[backward + 1 :])
-            if stepped_event.object_id == optimizer and backward >= 0 and is_cleared:
-                steps.append(OptimizerStep(sequence, stepped_event, position))
-    return tuple(steps)
+            if backward >= 0 and is_cleared:
+                cleared_steps.append(step)
+    return tuple(steps), tuple(cleared_steps)
 
 
 def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -81,7 +88,7 @@ def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFi
         steps = steps_of(trace, optimizer)
         cleared_steps = tuple(filter(_clears_own_gradients, steps))
         if not steps:
-            steps = cleared_steps = _steps_with_clearing_closure(trace, optimizer)
+            steps, cleared_steps = _find_closure_steps(trace, optimizer)
         if count_steps(cleared_steps) < rule.settings.min_steps:
             continue
         findings.append(

@@ -153,6 +153,34 @@ def test_a_closure_that_runs_twice_and_clears_its_gradients_is_reported(trace_of
     assert [f.fault for f in found] == ["misplaced zero_grad"] * is_wrong
 
 
+class IdleOptimizer(torch.optim.SGD):
+    """Runs its closure twice and updates nothing."""
+
+    def step(self, closure):
+        closure()
+        closure()
+
+
+def test_all_steps_are_counted_if_only_some_closures_clear_gradients(trace_of):
+    def program():
+        model, x = nn.Linear(6, 1), random_rows(16)
+        optimizer = IdleOptimizer(model.parameters(), lr=0.01)
+
+        def closure():
+            optimizer.zero_grad()
+            F.mse_loss(model(x)[:, 0], x.sum(1)).backward()
+            if clears:
+                optimizer.zero_grad()
+
+        for number in range(1, 21):
+            clears = number > 12
+            optimizer.step(closure)
+
+    (found,) = MISPLACED_ZERO_GRAD(trace_of(program))
+
+    assert "in 8 of 20 steps gradients were cleared" in found.what
+
+
 def test_clearing_the_gradients_of_another_optimizer_is_not_reported(trace_of):
     def program():
         model, other = nn.Linear(6, 1), nn.Linear(6, 1)
