@@ -154,7 +154,7 @@ def test_fault_without_runs_is_described_as_not_measured():
 
     assert "Detection was not measured" in describe_rates(rates, "overfitting")
     assert "Reported in 1 of 1 (100.0%" in describe_rates(rates, "dead units")
-    assert "commit abcdefg," in describe_rates(rates, "dead units")
+    assert "at commit abcdefg." in describe_rates(rates, "dead units")
 
 
 def test_thresholds_are_listed_with_their_range():
