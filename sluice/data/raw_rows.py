@@ -7,6 +7,7 @@ import pandas as pd
 
 from sluice.base.errors import SourceError
 from sluice.data.dates import parse_dates
+from sluice.data.number_format import plain_number
 from sluice.data.schema import Schema
 from sluice.data.source_settings import CsvSource, TableSource
 from sluice.data.validation import nearest_name
@@ -52,7 +53,7 @@ def apply_schema(
     for column in schema.columns:
         if column.kind in ("float", "int") and list(rows.columns).count(column.name) == 1:
             rows[column.name] = _to_numbers(
-                rows[column.name], column.kind, origin=origin, where=where
+                rows[column.name], column.kind, source, origin=origin, where=where
             )
     rows.index = index
     return rows
@@ -64,11 +65,22 @@ def row_location(row: int) -> str:
 
 
 def _to_numbers(
-    series: "pd.Series[Any]", kind: str, *, origin: str, where: Callable[[int], str]
+    series: "pd.Series[Any]",
+    kind: str,
+    source: TableSource,
+    *,
+    origin: str,
+    where: Callable[[int], str],
 ) -> "pd.Series[Any]":
     if series.dtype.kind in "Mmb":
         return series  # validate_schema reports the wrong dtype later
-    numbers = pd.to_numeric(series, errors="coerce")
+    values = series
+    if isinstance(source, CsvSource) and series.dtype.kind == "O":
+        # In a file with decimal commas, pandas would read the text 1.234 as 1234 / 1000.
+        number_format = (source.decimal, source.thousands)
+        if number_format != (".", None):
+            values = series.map(lambda value: plain_number(value, *number_format))
+    numbers = pd.to_numeric(values, errors="coerce")
     is_invalid = (numbers.isna() & series.notna()).to_numpy()
     if is_invalid.any():
         row = int(is_invalid.argmax())
