@@ -351,6 +351,16 @@ def test_times_with_utc_offsets_are_converted_to_utc(write_csv, second, date_for
     assert rows.index.equals(expected)
 
 
+def test_parquet_times_with_a_time_zone_are_converted_to_utc(tmp_path):
+    times = pd.date_range("2024-03-30", periods=3, tz="Europe/Berlin")
+    pd.DataFrame({"date": times, "close": 1.5}).to_parquet(tmp_path / "bars.parquet")
+
+    rows = load_rows(ParquetSource(uri=str(tmp_path / "bars.parquet")), schema=SCHEMA)
+
+    assert str(rows.index.tz) == "UTC"
+    assert rows.index[2] == pd.Timestamp("2024-03-31 22:00", tz="UTC")
+
+
 def test_utc_offsets_of_only_some_dates_are_rejected(write_csv):
     text = "date,close\n2020-01-02T00:00:00+01:00,1\n2020-01-03,2\n"
 
