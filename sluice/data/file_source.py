@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import warnings
 from collections.abc import Mapping
 
 import pandas as pd
@@ -33,15 +34,7 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
         if source.encoding.lower() not in ("utf-8", "utf8"):
             content = content.decode(source.encoding).encode()
         require_bounded_csv(content, source)
-        index_dtype = {} if source.index is None else {source.index: "str"}
-        rows = pd.read_csv(
-            io.BytesIO(content),
-            sep=source.separator,
-            decimal=source.decimal,
-            na_values=list(source.missing),
-            skipinitialspace=source.skip_spaces,
-            dtype=index_dtype,
-        )
+        rows = _parse_csv(content, source)
     except SourceError:
         raise
     except pd.errors.EmptyDataError:
@@ -60,8 +53,35 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
             rows, decimal=source.decimal, thousands=source.thousands, text_column=source.index
         )
     return apply_schema(
-        rows, source, schema, origin=source.uri, where=_CsvLocation(content, source.separator)
+        rows, source, schema, origin=source.uri, where=_CsvLocation(content, source)
     )
+
+
+def _parse_csv(content: bytes, source: CsvSource) -> pd.DataFrame:
+    """Return the rows; each column has one type.
+
+    To save memory, pandas infers the type of a column separately for each part of a long file. If
+    the types differ, the file is read again as one part. Otherwise, a category such as 01 would be
+    1 in one part and 01 in another.
+    """
+
+    def read(*, low_memory: bool) -> pd.DataFrame:
+        return pd.read_csv(
+            io.BytesIO(content),
+            sep=source.separator,
+            decimal=source.decimal,
+            na_values=list(source.missing),
+            skipinitialspace=source.skip_spaces,
+            dtype={} if source.index is None else {source.index: "str"},
+            low_memory=low_memory,
+        )
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.DtypeWarning)
+            return read(low_memory=True)
+    except pd.errors.DtypeWarning:
+        return read(low_memory=False)
 
 
 def read_parquet(
@@ -162,12 +182,14 @@ class _CsvLocation:
     Blank lines, which pandas skips, and line breaks in quoted values count as lines.
     """
 
-    def __init__(self, content: bytes, separator: str) -> None:
-        self._content, self._separator = content, separator
+    def __init__(self, content: bytes, source: CsvSource) -> None:
+        self._content, self._source = content, source
 
     def __call__(self, row: int) -> str:
         text = io.StringIO(self._content.decode("utf-8", errors="replace"), newline="")
-        records = csv.reader(text, delimiter=self._separator)
+        records = csv.reader(
+            text, delimiter=self._source.separator, skipinitialspace=self._source.skip_spaces
+        )
         num_records, first_line = 0, 1
         try:
             for values in records:

@@ -1,5 +1,6 @@
 """Numbers in CSV files: their separators, and markers of missing values."""
 
+import functools
 import re
 from typing import Any, Literal
 
@@ -47,14 +48,32 @@ def convert_grouped_numbers(
         thousands: Separator of groups of three digits.
         text_column: Name of a column that stays text.
     """
-    separators = re.compile(f"[{_SEPARATOR_CHARACTERS.get(thousands, thousands)}]")
-    converted: dict[str, pd.Series[Any]] = {}
+    rows = rows.copy(deep=False)
     for name in rows.columns:
-        texts = rows[name].dropna()
-        if name != text_column and _are_numbers(texts.tolist(), decimal, thousands):
-            plain_texts = texts.map(lambda text: separators.sub("", text).replace(decimal, "."))
-            converted[name] = pd.to_numeric(plain_texts).reindex(rows.index)
-    return rows.assign(**converted)
+        if name == text_column or rows[name].dtype.kind != "O":
+            continue
+        values = rows[name].dropna()
+        if _are_numbers(values.tolist(), decimal, thousands):
+            plain_numbers = values.map(lambda value: plain_number(value, decimal, thousands))
+            rows[name] = pd.to_numeric(plain_numbers).reindex(rows.index)
+    return rows
+
+
+def plain_number(value: Any, decimal: DecimalSeparator, thousands: GroupSeparator | None) -> Any:
+    """Return the text of a number with a decimal point and without groups.
+
+    The result is None for a text that is not a number in this format. A value that is not a text is
+    returned unchanged.
+    """
+    if not isinstance(value, str):
+        return value
+    if _number_pattern(decimal, thousands).fullmatch(value) is None:
+        return None
+    text = value.strip()
+    if thousands is not None:
+        for character in _SEPARATOR_CHARACTERS.get(thousands, thousands):
+            text = text.replace(character, "")
+    return text.replace(decimal, ".")
 
 
 def guess_number_format(texts: pd.DataFrame) -> tuple[DecimalSeparator, GroupSeparator | None]:
@@ -107,11 +126,17 @@ def _are_numbers(
     values: list[Any], decimal: DecimalSeparator, thousands: GroupSeparator | None
 ) -> bool:
     """Return whether all values are texts of numbers; False if there are no values."""
-    digits = r"\d+"
-    if thousands is not None:
-        separators = _SEPARATOR_CHARACTERS.get(thousands, thousands)
-        digits = rf"(?:\d+|[1-9]\d{{0,2}}(?:[{separators}]\d{{3}})+)"
-    pattern = re.compile(rf"\s*[+-]?{digits}(?:[{decimal}]\d*)?(?:[eE][+-]?\d+)?\s*")
+    pattern = _number_pattern(decimal, thousands)
     return bool(values) and all(
         isinstance(value, str) and pattern.fullmatch(value) is not None for value in values
     )
+
+
+@functools.cache
+def _number_pattern(decimal: DecimalSeparator, thousands: GroupSeparator | None) -> re.Pattern[str]:
+    """Return the pattern of numbers; of the digits of all scripts, pandas converts only ASCII."""
+    digits = "[0-9]+"
+    if thousands is not None:
+        separators = _SEPARATOR_CHARACTERS.get(thousands, thousands)
+        digits = rf"(?:[0-9]+|[1-9][0-9]{{0,2}}(?:[{separators}][0-9]{{3}})+)"
+    return re.compile(rf"\s*[+-]?{digits}(?:[{decimal}][0-9]*)?(?:[eE][+-]?[0-9]+)?\s*")

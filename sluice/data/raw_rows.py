@@ -7,6 +7,7 @@ import pandas as pd
 
 from sluice.base.errors import SourceError
 from sluice.data.dates import parse_dates
+from sluice.data.number_format import plain_number
 from sluice.data.schema import Schema
 from sluice.data.source_settings import CsvSource, TableSource
 from sluice.data.validation import nearest_name
@@ -52,10 +53,68 @@ def apply_schema(
     for column in schema.columns:
         if column.kind in ("float", "int") and list(rows.columns).count(column.name) == 1:
             rows[column.name] = _to_numbers(
-                rows[column.name], column.kind, origin=origin, where=where
+                rows[column.name], column.kind, source, origin=origin, where=where
             )
     rows.index = index
     return rows
+
+
+def convert_dates(
+    values: "pd.Series[Any]",
+    *,
+    date_format: str | None = None,
+    origin: str,
+    where: Callable[[int], str],
+) -> "pd.Series[Any]":
+    """Return a column as dates; missing values stay missing.
+
+    Dates with a time zone are converted to UTC, like texts with a UTC offset: the dates of a
+    request are texts, which have no other time zone.
+
+    Args:
+        values: Dates, or texts of dates.
+        date_format: Format of texts for strptime; ISO 8601 by default.
+        origin: The file or query, for the start of a message.
+        where: Function that maps a row position to a description of the row, for messages.
+
+    Raises:
+        SourceError: A text is not a date, or only some texts have a UTC offset.
+    """
+    if isinstance(values.dtype, pd.DatetimeTZDtype):
+        in_utc: pd.Series[Any] = values.dt.tz_convert("UTC")
+        return in_utc
+    if values.dtype.kind == "M":
+        return values
+    try:
+        dates = parse_dates(values, date_format=date_format, errors="coerce")
+    except ValueError as error:
+        raise SourceError(
+            f"{origin}: the dates of column '{values.name}' cannot be parsed: {error}.",
+            cause="Only some of the dates have a UTC offset, or date_format is invalid.",
+            fix="Write all dates with a UTC offset or all without one, or correct date_format.",
+        ) from None
+    is_invalid = dates.isna() & values.notna()
+    _require_dates(is_invalid, values, date_format, origin=origin, where=where)
+    return dates
+
+
+def _require_dates(
+    is_invalid: "pd.Series[bool]",
+    values: "pd.Series[Any]",
+    date_format: str | None,
+    *,
+    origin: str,
+    where: Callable[[int], str],
+) -> None:
+    """Raise an error that names the first invalid value, if there is one."""
+    if is_invalid.any():
+        row = int(is_invalid.to_numpy().argmax())
+        raise SourceError(
+            f"{origin}: column '{values.name}' must contain dates in the format "
+            f"{date_format or 'ISO 8601 (2024-12-31)'}, got {values.tolist()[row]!r} at "
+            f"{where(row)} ({is_invalid.sum()} such values of {len(values)}).",
+            fix="Correct the value; for a CSV file, date_format sets the format of the index.",
+        )
 
 
 def row_location(row: int) -> str:
@@ -64,11 +123,22 @@ def row_location(row: int) -> str:
 
 
 def _to_numbers(
-    series: "pd.Series[Any]", kind: str, *, origin: str, where: Callable[[int], str]
+    series: "pd.Series[Any]",
+    kind: str,
+    source: TableSource,
+    *,
+    origin: str,
+    where: Callable[[int], str],
 ) -> "pd.Series[Any]":
     if series.dtype.kind in "Mmb":
         return series  # validate_schema reports the wrong dtype later
-    numbers = pd.to_numeric(series, errors="coerce")
+    values = series
+    if isinstance(source, CsvSource) and series.dtype.kind == "O":
+        # In a file with decimal commas, pandas would read the text 1.234 as 1234 / 1000.
+        number_format = (source.decimal, source.thousands)
+        if number_format != (".", None):
+            values = series.map(lambda value: plain_number(value, *number_format))
+    numbers = pd.to_numeric(values, errors="coerce")
     is_invalid = (numbers.isna() & series.notna()).to_numpy()
     if is_invalid.any():
         row = int(is_invalid.argmax())
@@ -90,25 +160,11 @@ def _make_index(
     origin: str,
     where: Callable[[int], str],
 ) -> pd.Index:
-    if schema.index_kind == "datetime" and labels.dtype.kind != "M":
+    if schema.index_kind == "datetime":
         date_format = source.date_format if isinstance(source, CsvSource) else None
-        try:
-            dates = parse_dates(labels, date_format=date_format, errors="coerce")
-        except ValueError as error:
-            raise SourceError(
-                f"{origin}: the dates of column '{source.index}' cannot be parsed: {error}.",
-                cause="Only some of the dates have a UTC offset, or date_format is invalid.",
-                fix="Write all dates with a UTC offset or all without one, or correct date_format.",
-            ) from None
-        is_invalid = dates.isna().to_numpy()
-        if is_invalid.any():
-            row = int(is_invalid.argmax())
-            raise SourceError(
-                f"{origin}: column '{source.index}' must contain dates in the format "
-                f"{date_format or 'ISO 8601 (2024-12-31)'}, got {labels.tolist()[row]!r} at "
-                f"{where(row)} ({is_invalid.sum()} such values of {len(labels)}).",
-                fix="Correct the value; for a CSV file, date_format sets the format of dates.",
-            )
+        dates = convert_dates(labels, date_format=date_format, origin=origin, where=where)
+        if labels.dtype.kind != "M":
+            _require_dates(dates.isna(), labels, date_format, origin=origin, where=where)
         labels = dates
     index: pd.Index = pd.Index(labels, name=schema.index_name or source.index)
     return index

@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ FORMATS = {
 _SEPARATORS = ",;\t|"
 """Characters that may separate the columns of a CSV file."""
 
+_QUOTED = re.compile(rf'(?<![^{_SEPARATORS}\s\ufeff])"[^"]*+(?:""[^"]*+)*+"')
+"""Quoted value, which may contain separators and line breaks."""
+
 _SAMPLE_BYTES = 2**20
 """Number of bytes at the beginning of a CSV file from which its format is guessed."""
 
@@ -37,7 +41,8 @@ def read_table_file(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Return the rows of a file, and the settings of a data source for it, without the URI.
 
     The column separator of a CSV file is the character of ``_SEPARATORS`` with the most occurrences
-    in the header line. The number format is the format with which most columns are numbers.
+    in the header line, outside of quotes. The number format is the format with which most columns
+    are numbers.
 
     Raises:
         SourceError: The file is missing (the message suggests the nearest name), is empty, cannot
@@ -70,7 +75,10 @@ def _guess_csv_format(path: Path) -> dict[str, Any]:
     lines = content.decode(encoding, "replace").splitlines(keepends=True)
     if len(content) == _SAMPLE_BYTES:
         lines = lines[:-1]  # the last line may be incomplete
-    header = lines[0] if lines else ""
+        num_quotes = sum(line.count('"') for line in lines)
+        while num_quotes % 2:  # the sample ends inside a quoted value
+            num_quotes -= lines.pop().count('"')
+    header = next(iter(_QUOTED.sub("", "".join(lines)).splitlines()), "")
     separator = max(_SEPARATORS, key=header.count)
     guesses: dict[str, Any] = {
         "separator": separator,

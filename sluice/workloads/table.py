@@ -12,7 +12,7 @@ from pydantic import Field
 
 from sluice.base.errors import SchemaError, SettingsError
 from sluice.data import sources
-from sluice.data.dates import parse_dates
+from sluice.data.raw_rows import convert_dates, row_location
 from sluice.data.schema import Schema
 from sluice.data.source_settings import SqlSource, TableSource
 from sluice.data.validation import validate_schema
@@ -75,8 +75,10 @@ class TableWorkload(ColumnsWorkload):
         for column in self.raw_schema.columns:
             if column.kind == "string":
                 rows[column.name] = as_labels(rows[column.name])
-            elif column.kind == "datetime" and rows[column.name].dtype.kind != "M":
-                rows[column.name] = parse_dates(rows[column.name])
+            elif column.kind == "datetime":
+                rows[column.name] = convert_dates(
+                    rows[column.name], origin=self._describe_source(), where=row_location
+                )
         if self.settings.source.index is not None:
             return rows.sort_index(kind="stable")
         return self.in_key_order(rows)

@@ -100,6 +100,46 @@ def test_csv_numbers_with_groups_and_a_decimal_comma_are_parsed(write_csv):
     assert rows["code"].tolist() == ["1.2", "1.234", "01.234"]  # no groups of three digits
 
 
+def test_groups_are_read_in_a_long_file_whose_first_numbers_have_none(write_csv):
+    """Pandas infers the type of a column separately for each part of a long file."""
+    text = "date;close;volume\n" + "2020-01-02;7;7\n" * 300_000 + "2020-01-03;1.000;2.000\n"
+    source = write_csv(text, separator=";", decimal=",", thousands=".")
+
+    rows = load_rows(source, schema=Schema(columns=(Column(name="close"),)))
+
+    assert rows["close"].iloc[[0, -1]].tolist() == [7, 1000]
+    assert rows["volume"].iloc[[0, -1]].tolist() == [7, 2000]
+
+
+def test_categories_of_a_long_file_do_not_depend_on_their_position(write_csv):
+    text = "date,close,code\n" + "2020-01-02,1,01\n" * 300_000 + "2020-01-03,2,A1\n"
+
+    rows = load_rows(write_csv(text), schema=SCHEMA)
+
+    assert rows["code"].unique().tolist() == ["01", "A1"]
+
+
+@pytest.mark.parametrize(
+    ("first", "thousands", "bad"),
+    [("1.000", ".", "2.5"), ("7", None, "1.234"), ("1", ".", "\u0661\u0662\u0663")],
+)
+def test_numbers_in_another_format_than_the_settings_are_refused(write_csv, first, thousands, bad):
+    text = f"date;close\n2020-01-02;{first}\n2020-01-03;{bad}\n2020-01-06;x\n"
+
+    message = get_error_message(write_csv(text, separator=";", decimal=",", thousands=thousands))
+
+    assert f"got {bad!r} at line 3 (2 such values of 3)" in message
+
+
+def test_grouped_numbers_may_end_in_a_space_and_have_any_column_name(write_csv):
+    source = write_csv("self;close\n1.000;1.234\u00a0\n2;3\n", index=None, decimal=",")
+    source = source.model_copy(update={"separator": ";", "thousands": "."})
+
+    rows = load_rows(source, schema=Schema(columns=()))
+
+    assert rows.to_dict("list") == {"self": [1000, 2], "close": [1234, 3]}
+
+
 def test_csv_markers_of_missing_values_and_spaces_are_configurable(write_csv):
     text = "date, close, volume\n2020-01-02, ?, 10\n2020-01-03, 2.5, --\n"
     source = write_csv(text, missing=["?", "--"], skip_spaces=True)
@@ -256,6 +296,12 @@ def test_reported_line_counts_line_breaks_in_quoted_values(write_csv):
     assert "got 'two' at line 7 " in get_error_message(write_csv(text))
 
 
+def test_reported_line_counts_line_breaks_after_skipped_spaces(write_csv):
+    text = 'date, note, close\n2020-01-02, "two\nlines", 1\n2020-01-03, x, two\n'
+
+    assert "got 'two' at line 4 " in get_error_message(write_csv(text, skip_spaces=True))
+
+
 def test_row_is_reported_if_the_csv_module_cannot_count_lines(write_csv):
     text = f"date,note,close\n2020-01-02,{'x' * 200_000},two\n"
 
@@ -303,6 +349,16 @@ def test_times_with_utc_offsets_are_converted_to_utc(write_csv, second, date_for
 
     expected = pd.DatetimeIndex(["2020-01-01 23:00", "2020-01-02 23:00"], tz="UTC")
     assert rows.index.equals(expected)
+
+
+def test_parquet_times_with_a_time_zone_are_converted_to_utc(tmp_path):
+    times = pd.date_range("2024-03-30", periods=3, tz="Europe/Berlin")
+    pd.DataFrame({"date": times, "close": 1.5}).to_parquet(tmp_path / "bars.parquet")
+
+    rows = load_rows(ParquetSource(uri=str(tmp_path / "bars.parquet")), schema=SCHEMA)
+
+    assert str(rows.index.tz) == "UTC"
+    assert rows.index[2] == pd.Timestamp("2024-03-31 22:00", tz="UTC")
 
 
 def test_utc_offsets_of_only_some_dates_are_rejected(write_csv):

@@ -113,6 +113,31 @@ def test_markers_of_missing_numbers_and_spaces_are_guessed(path):
     assert "60 of 240 missing" in area.reason
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    "header", ['"Area, net, EUR";y', '\ufeff"Area, net, EUR";"y"', '"Area\n, in ""m"", EUR";y']
+)
+def test_separators_in_quoted_names_are_ignored(path, header, line_end):
+    areas = np.random.default_rng(0).permutation(ROWS)
+    lines = (header, *(f"{area},5;{area % 7}" for area in areas))
+    path.write_text(line_end.join(lines), newline="")
+
+    found = inspect_table(path, "y")
+
+    assert found.source == {"kind": "csv", "index": None, "separator": ";", "decimal": ","}
+
+
+def test_a_long_file_is_guessed_although_the_sample_ends_in_a_quoted_value(path):
+    note = "a line of a long note\n" * 50_000
+    lines = [f'{n * 7 % ROWS},5;{n % 7};"{note if n == 100 else n % 3}"' for n in range(ROWS)]
+    path.write_text("\n".join(("area;y;note", *lines)))
+
+    found = inspect_table(path, "y")
+
+    assert found.source == {"kind": "csv", "index": None, "separator": ";", "decimal": ","}
+    assert 'Number("area")' in input_codes(found)
+
+
 def test_times_with_utc_offsets_order_the_rows(path):
     times = pd.date_range("2024-01-01", periods=ROWS, freq="36h", tz="Europe/Berlin")
     assert len({str(time)[-6:] for time in times}) == 2, "daylight saving time must begin"

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
-from sluice.base.errors import ContractError, SchemaError, SettingsError
-from sluice.data.source_settings import CsvSource, JsonLinesSource
+from sluice.base.errors import ContractError, SchemaError, SettingsError, SourceError
+from sluice.data.source_settings import CsvSource, JsonLinesSource, ParquetSource
 from sluice.workloads.columns import Calendar, Category, Lag, Number
 from sluice.workloads.table import TableWorkload, TableWorkloadSettings
 
@@ -250,3 +250,39 @@ def test_codec_kind_is_windows_unless_rows_are_independent(rows, tmp_path):
     assert Prices(windows).codec().kind == "windows"
     assert make_workload(Prices, rows, tmp_path, index="day").codec().kind == "rows"
     assert make_workload(Cities, rows, tmp_path).codec().columns == ("area",)
+
+
+class Hours(TableWorkload):
+    target_column = "price"
+    inputs = (Calendar("at", ("hour",)), Number("area"))
+
+
+@pytest.mark.parametrize("index", [None, "at"])
+def test_requests_have_the_features_of_times_in_a_time_zone(rows, tmp_path, index):
+    times = pd.date_range("2024-01-01", periods=ROWS, freq="7h", tz="Europe/Berlin")
+    rows.assign(at=times).to_parquet(tmp_path / "data.parquet")
+    source = ParquetSource(uri=str(tmp_path / "data.parquet"), index=index)
+    workload = Hours(TableWorkloadSettings(source=source))
+    raw = workload.load_rows()
+    features = workload.compute_features(raw)
+    codec = workload.codec()
+
+    request = codec.request_of(raw, features, np.array([50]))
+    x = codec.decode_request(codec.request_type.model_validate(request))
+
+    expected = features.iloc[[50]][list(workload.feature_columns)].to_numpy(np.float32)
+    np.testing.assert_allclose(x.reshape(1, -1).numpy(), expected, atol=1e-6)
+
+
+def test_an_invalid_date_in_a_column_is_reported_with_its_row(rows, tmp_path):
+    at = ["2024-01-01", "soon"] * (ROWS // 2)
+
+    with pytest.raises(SourceError, match=r"column 'at' must contain .* got 'soon' at row 1"):
+        make_workload(Hours, rows.assign(at=at), tmp_path).load_rows()
+
+
+def test_utc_offsets_of_only_some_dates_in_a_column_are_rejected(rows, tmp_path):
+    at = ["2024-01-01T10:00Z", "2024-01-01T10:00"] * (ROWS // 2)
+
+    with pytest.raises(SourceError, match="dates of column 'at' cannot be parsed"):
+        make_workload(Hours, rows.assign(at=at), tmp_path).load_rows()
