@@ -156,7 +156,7 @@ def test_model_uri_without_a_version_number_is_rejected(source: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((MODEL_URI,), "--pipeline is missing"),
+        ((MODEL_URI,), "requires --pipeline, which is missing"),
         (
             (MODEL_URI, "--pipeline", PIPELINE, "--predictions", "p.csv"),
             "address of the MLflow server",
