@@ -386,7 +386,7 @@ def test_audit_is_json_lines_with_refused_attempts() -> None:
     newest = invoke("audit", "--since", records[-1]["at"])
     assert [json.loads(line)["reason"] for line in newest.splitlines()] == [r"\x1b[2Jback"]
     for wrong in ("yesterday", "2025-01-01T00:00:00", "2025-01-01"):
-        with pytest.raises(ContractError, match="point in time|requires a time zone") as caught:
+        with pytest.raises(ContractError, match=r"point in time|requires a time zone") as caught:
             invoke("audit", "--since", wrong)
     suggested = re.search(r"\S+Z", caught.value.fix)
     assert suggested is not None
