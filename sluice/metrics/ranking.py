@@ -33,11 +33,10 @@ def ranking_metrics(
     - map: mean average precision;
     - mrr: reciprocal rank of the first relevant document. Documents of equal score all get the last
       of their ranks, so a model with constant scores does not profit from the order of the rows;
-    - judged_share: share of the queries that are used. Not to be confused with Judged@k, the
-      share of ranked documents that have a relevance label.
+    - used_query_share: share of the queries that are used.
 
     Precision, map and mrr are absent if no used query has a document of relevance 0. All metrics
-    except judged_share are absent if no query is used. All metrics are absent if a score is
+    except used_query_share are absent if no query is used. All metrics are absent if a score is
     non-finite.
 
     Args:
@@ -70,10 +69,10 @@ def ranking_metrics(
         )
     metric_names = (f"ndcg@{top_k}", f"precision@{top_k}", "map", "mrr")
     if reason := non_finite_reason(score_N, what="scores"):
-        return undefined_metrics((*metric_names, "judged_share"), reason)
+        return undefined_metrics((*metric_names, "used_query_share"), reason)
     query_masks = [query_N == label for label in np.unique(query_N)]
     used_masks = [mask_N for mask_N in query_masks if np.ptp(relevance_N[mask_N]) > 0]
-    values = {"judged_share": len(used_masks) / len(query_masks)}
+    values = {"used_query_share": len(used_masks) / len(query_masks)}
     if not used_masks:
         reason = (
             f"no query has documents of different relevance (number of queries: {len(query_masks)})"

@@ -20,7 +20,7 @@ def test_metrics_match_manual_values():
     assert result["precision@2"] == pytest.approx((1 / 2 + 1 / 2) / 2)
     assert result["map"] == pytest.approx(((1 / 2 + 2 / 3) / 2 + 1) / 2)
     assert result["mrr"] == pytest.approx((1 / 2 + 1) / 2)
-    assert result["judged_share"] == 1.0
+    assert result["used_query_share"] == 1.0
 
 
 def test_tied_scores_are_averaged_over_all_orders():
@@ -29,7 +29,7 @@ def test_tied_scores_are_averaged_over_all_orders():
 
     assert first_relevant == last_relevant
     assert first_relevant.values == {
-        "judged_share": 1.0,
+        "used_query_share": 1.0,
         "ndcg@1": 0.25,
         "precision@1": 0.25,
         "map": 0.25,
@@ -62,7 +62,7 @@ def test_metrics_do_not_depend_on_row_order():
 def test_queries_with_only_equal_relevances_are_excluded_and_counted():
     result = ranking_metrics([1, 0, 0, 0, 2], [2, 1, 2, 1, 1], [0, 0, 1, 1, 2], top_k=3)
 
-    assert result.values["judged_share"] == pytest.approx(1 / 3)
+    assert result.values["used_query_share"] == pytest.approx(1 / 3)
     assert result.values["mrr"] == 1.0
 
 
@@ -72,10 +72,10 @@ def test_undefined_metric_is_absent_with_a_reason():
     diverged = ranking_metrics([0, 1], [np.nan, 1], [0, 0], top_k=3)
 
     assert set(without_relevant.absent) == {"ndcg@3", "precision@3", "map", "mrr"}
-    assert without_relevant.values == {"judged_share": 0.0}
+    assert without_relevant.values == {"used_query_share": 0.0}
     assert set(graded.absent) == {"precision@3", "map", "mrr"}
     assert graded.values["ndcg@3"] == 1.0
-    assert set(diverged.absent) == {"ndcg@3", "precision@3", "map", "mrr", "judged_share"}
+    assert set(diverged.absent) == {"ndcg@3", "precision@3", "map", "mrr", "used_query_share"}
 
 
 @pytest.mark.parametrize(

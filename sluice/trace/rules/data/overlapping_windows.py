@@ -56,7 +56,7 @@ def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceF
     findings = []
     for network in sorted({r.network for r in trace.rows}):
         training_epochs = _epochs_of_network(trace, network, is_learning=True)
-        # A loader that is also used for training is not judged.
+        # Skip loaders that are also used for training.
         skipped_loaders = {e.loader for e in training_epochs}
         for epoch in _epochs_of_network(trace, network, is_learning=False):
             if epoch.loader in skipped_loaders:
