@@ -73,7 +73,7 @@ def convert_dates(
 
     Args:
         values: Dates, or texts of dates.
-        date_format: Format of texts for strptime; ISO 8601 by default.
+        date_format: Format of texts or Unix times, see ``parse_dates``; ISO 8601 by default.
         origin: The file or query, for the start of a message.
         where: Function that maps a row position to a description of the row, for messages.
 
@@ -113,7 +113,7 @@ def _require_dates(
             f"{origin}: column '{values.name}' must contain dates in the format "
             f"{date_format or 'ISO 8601 (2024-12-31)'}, got {values.tolist()[row]!r} at "
             f"{where(row)} ({is_invalid.sum()} such values of {len(values)}).",
-            fix="Correct the value; for a CSV file, date_format sets the format of the index.",
+            fix="Correct the value; date_format of the source sets the format of the index.",
         )
 
 
@@ -161,10 +161,12 @@ def _make_index(
     where: Callable[[int], str],
 ) -> pd.Index:
     if schema.index_kind == "datetime":
-        date_format = source.date_format if isinstance(source, CsvSource) else None
+        date_format = source.date_format
         dates = convert_dates(labels, date_format=date_format, origin=origin, where=where)
         if labels.dtype.kind != "M":
             _require_dates(dates.isna(), labels, date_format, origin=origin, where=where)
         labels = dates
+    elif schema.index_kind in ("float", "int"):
+        labels = _to_numbers(labels, schema.index_kind, source, origin=origin, where=where)
     index: pd.Index = pd.Index(labels, name=schema.index_name or source.index)
     return index

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.data.schema import ColumnKind
+
 FIRST_FOLDS: dict[str, Any] = {"num_folds": 2, "first_test_share": 0.5, "val_share": 0.2}
 """Fold settings of a first run: half of the rows precede the first test rows."""
 
@@ -41,6 +43,9 @@ class TableGuess:
 
     order: Guess
     """Either "time" for rows in time order, or "hash" for independent rows."""
+
+    index_kind: ColumnKind | None
+    """Type of the times; None for independent rows."""
 
     has_repeated_times: bool
     """Whether several rows have the same time."""

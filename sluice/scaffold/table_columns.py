@@ -70,7 +70,7 @@ def guess_input(series: "pd.Series[Any]", *, dates: DateColumn | None) -> InputG
             name, "its values are nested; compute features from them in your class"
         )
     if series.dropna().nunique() == 1:
-        return _excluded_input(name, f"constant, always {series.dropna().iloc[0]!r}")
+        return _excluded_input(name, f"constant, always {series.dropna().tolist()[0]!r}")
     if series.dtype.kind in "iuf":
         return _guess_number(series, num_missing)
     if series.dtype.kind == "M":

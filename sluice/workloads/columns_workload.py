@@ -163,19 +163,21 @@ class ColumnsWorkload(Workload):
         sends the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need. If
         earlier targets are inputs, the client sends these, too. A subclass whose
         ``compute_features`` uses more earlier rows overrides this method. Clients send windows of
-        features instead if rows have clusters, if the index has no next value (texts), or if
-        independent rows form windows.
+        features instead if the index has no next value (texts), or if independent rows or rows with
+        clusters form windows.
         """
         is_ordered = self._index is not None
         can_continue = self.index_kind in ("datetime", "int", "float")
-        if self.cluster_column or (not can_continue if is_ordered else self.settings.seq_len > 1):
+        lags = [column for column in self.inputs if isinstance(column, Lag)]
+        context_rows = max((lag.rows for lag in lags), default=0) + self.settings.seq_len
+        is_series = is_ordered and not self.cluster_column
+        if (is_ordered and not can_continue) or (context_rows > 1 and not is_series):
             return super().codec()
         placeholder = {self.target_column: str(self.classes[0]) if self.classes else 0.0}
-        lags = [column for column in self.inputs if isinstance(column, Lag)]
         has_earlier_targets = any(column.name == self.target_column for column in self.inputs)
         return RawRowsCodec(
             self,
-            context_rows=max((lag.rows for lag in lags), default=0) + self.settings.seq_len,
+            context_rows=context_rows,
             unknown=({} if has_earlier_targets else placeholder) | ({} if is_ordered else {KEY: 0}),
             unknown_newest=placeholder if has_earlier_targets else {},
             as_labels=True,
