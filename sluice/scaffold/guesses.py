@@ -50,6 +50,9 @@ class TableGuess:
     has_repeated_times: bool
     """Whether several rows have the same time."""
 
+    has_repeated_inputs: bool
+    """Whether independent rows with equal inputs are separate observations."""
+
     target: str
     task: Guess
     """Either "regression" or "classification"."""

@@ -15,7 +15,6 @@ from sluice.data.folds import FoldSettings, rows_needed
 from sluice.failfast.data.data_loading import repeated_rows
 from sluice.scaffold.dates import DateColumn, find_dates
 from sluice.scaffold.guesses import FIRST_FOLDS, Guess, InputGuess, TableGuess
-from sluice.scaffold.row_order import RowOrder, find_row_order
 from sluice.scaffold.table_columns import (
     TEXT_WIDTH,
     TEXT_WIDTH_ALONE,
@@ -25,7 +24,9 @@ from sluice.scaffold.table_columns import (
     quote,
 )
 from sluice.scaffold.table_file import read_table_file
+from sluice.scaffold.time_order import TimeOrder, find_time_order
 from sluice.workloads.columns import as_labels
+from sluice.workloads.repeated_inputs import are_separate_observations
 
 MAX_CLASSES = 50
 """Maximum number of classes of a target."""
@@ -67,7 +68,7 @@ def inspect_table(path: Path, target: str) -> TableGuess:
     _require_target(rows, path, target)
     num_missing = int(rows[target].isna().sum())
     dates = find_dates(rows.drop(columns=target))
-    order = find_row_order(rows.drop(columns=target), dates)
+    order = find_time_order(rows.drop(columns=target), dates)
     _require_rows(len(rows) - num_missing, path, has_time=order is not None)
     task, classes, notes = _guess_task(rows[target], path)
     if num_missing:
@@ -98,6 +99,8 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         order=_guess_order(order),
         index_kind=None if order is None else order.index_kind,
         has_repeated_times=order is not None and order.has_repeated_times,
+        has_repeated_inputs=order is None
+        and are_separate_observations(rows[list(dict.fromkeys(guess.name for guess in inputs))]),
         target=target,
         task=task,
         classes=classes,
@@ -209,7 +212,7 @@ def _guess_task(
 
 
 def _guess_inputs(
-    rows: pd.DataFrame, target: str, dates: Mapping[str, DateColumn], order: RowOrder | None
+    rows: pd.DataFrame, target: str, dates: Mapping[str, DateColumn], order: TimeOrder | None
 ) -> list[InputGuess]:
     inputs = []
     for name in rows.columns:
@@ -229,7 +232,7 @@ def _guess_time_inputs(
     rows: pd.DataFrame,
     target: str,
     dates: Mapping[str, DateColumn],
-    order: RowOrder,
+    order: TimeOrder,
     task: str,
 ) -> list[InputGuess]:
     """Return calendar features of dates and, if suitable, lags of the target.
@@ -260,7 +263,7 @@ def _guess_time_inputs(
     return inputs
 
 
-def _guess_order(order: RowOrder | None) -> Guess:
+def _guess_order(order: TimeOrder | None) -> Guess:
     if order is None:
         reason = "No column has dates that could order the rows, so they count as independent."
         return Guess(value="hash", reason=reason)

@@ -47,6 +47,11 @@ class ColumnsWorkload(Workload):
     index_kind: ColumnKind | None = "datetime"
     """Type of the index of rows in time order; None accepts every type."""
 
+    repeated_inputs: bool = False
+    """Whether independent rows with equal inputs are separate observations, such as passengers of
+    the same class, sex and age group. Such rows are distributed over train, validation and test
+    rows. Otherwise they count as copies of one row, and are neighbors."""
+
     def _declare_columns(self, *, index: str | None) -> None:
         """Set the schemas, feature columns and expectations.
 
@@ -224,8 +229,10 @@ class ColumnsWorkload(Workload):
     def in_key_order(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the rows in the order of a hash of their inputs, with unique keys.
 
-        Rows with equal inputs are neighbours, so that a boundary between train and test rows
-        divides at most one group of equal rows.
+        Rows with equal inputs are neighbors, so that a boundary between train and test rows divides
+        at most one group of equal rows. With ``repeated_inputs``, the number of earlier rows with
+        equal inputs is part of the hash, so that these rows are distributed over all splits. A row
+        keeps its key if rows are appended to the table.
         """
         names = list(dict.fromkeys(each.name for each in self.inputs))
         values = rows[names].reset_index(drop=True)
@@ -239,6 +246,16 @@ class ColumnsWorkload(Workload):
             values.assign(**{position_column: np.arange(len(values))}), names, name=KEY
         )
         repeats = ordered_rows.groupby(level=0).cumcount().to_numpy()
+        if self.repeated_inputs:
+            numbered_rows = pd.DataFrame(
+                {
+                    "key": ordered_rows.index,
+                    "repeat": repeats,
+                    position_column: ordered_rows[position_column].to_numpy(),
+                }
+            )
+            ordered_rows = in_hash_order(numbered_rows, ["key", "repeat"], name=KEY)
+            repeats = ordered_rows.groupby(level=0).cumcount().to_numpy()
         keys = pd.Index(ordered_rows.index.to_numpy() + repeats, name=KEY)
         return rows.iloc[ordered_rows[position_column].to_numpy()].set_axis(keys)
 

@@ -193,7 +193,12 @@ def _eigenbasis(map_NM: Floats) -> tuple[Floats, Floats]:
 def _explained_variance(
     value_M: Floats, basis_NM: Floats, target_NO: Floats, order_KN: NDArray[np.int64]
 ) -> Floats:
-    """Return R2 (K,) by generalised cross-validation, with the best ridge penalty of each order."""
+    """Return R2 (K,) by generalised cross-validation, with the best ridge penalty of each order.
+
+    Constant inputs have no eigenvalues, and explain nothing.
+    """
+    if len(value_M) == 0:
+        return np.zeros(len(order_KN))
     num_rows, num_targets = target_NO.shape
     # Concatenate the permuted targets, so that one matrix product computes all orders.
     permuted_targets = target_NO[order_KN].transpose(1, 0, 2).reshape(num_rows, -1)

@@ -70,6 +70,13 @@ def numbered_times(rng: np.random.Generator, n: int = 600) -> Table:
     return pd.DataFrame(rows), "fraud"
 
 
+def survey(rng: np.random.Generator, n: int = 600) -> Table:
+    sex, agrees = rng.choice(["f", "m"], n), rng.integers(1, 6, n)
+    votes = np.where((sex == "f") + agrees / 2 + rng.normal(scale=0.5, size=n) > 2, "yes", "no")
+    rows = pd.DataFrame({"sex": sex, "agrees": agrees, "votes": votes})
+    return rows.sort_values(["sex", "agrees", "votes"]), "votes"
+
+
 TABLES: dict[str, Callable[[np.random.Generator], Table]] = {
     "numbers": numbers,
     "dates": dates,
@@ -78,6 +85,7 @@ TABLES: dict[str, Callable[[np.random.Generator], Table]] = {
     "imbalanced": imbalanced,
     "unix_times": unix_times,
     "numbered_times": numbered_times,
+    "survey": survey,
 }
 
 

@@ -356,6 +356,14 @@ def test_repeated_rows_are_reported(path):
     assert found.reason.startswith("7.7% of the rows repeat another row.")
 
 
+def test_few_combinations_of_inputs_are_separate_observations(path):
+    write_columns(path, x=np.arange(ROWS) % 8 / 8)
+
+    assert inspect_table(path, "y").has_repeated_inputs
+    write_columns(path, x=np.arange(ROWS) % 8 / 8, day=pd.date_range("2024-01-01", periods=ROWS))
+    assert not inspect_table(path, "y").has_repeated_inputs
+
+
 def test_rows_without_a_target_are_noted(path):
     write_columns(path)
     rows = pd.read_csv(path)

@@ -30,6 +30,7 @@ REQUEST_COLUMNS = {
     "imbalanced": ("V1", "V2", "V3"),
     "unix_times": ("load", "wind", "timestamp"),
     "numbered_times": ("amount", "Time"),
+    "survey": ("sex", "agrees"),
 }
 NUM_REQUEST_ROWS = {"dates": 8, "unix_times": 25}
 """Number of rows of a request, by kind of table; 1 by default."""

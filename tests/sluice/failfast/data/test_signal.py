@@ -41,6 +41,14 @@ def test_digits_have_a_signal_but_not_with_shuffled_labels():
     assert check(shuffle_labels(digits())).outcome == "fail"
 
 
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_constant_inputs_explain_nothing(value):
+    finding = check(examples(torch.full((300, 1, 2), value), normal(300, 1)))
+
+    assert finding.outcome == "fail"
+    assert (finding.numbers["explained_share"], finding.numbers["p_value"]) == (0.0, 1.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 22])
 def test_a_product_of_two_features_is_detected(window):

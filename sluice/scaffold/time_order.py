@@ -25,7 +25,7 @@ _NUMBER_NAME = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowOrder:
+class TimeOrder:
     """Column that orders rows in time, and its values."""
 
     column: str
@@ -57,7 +57,7 @@ class RowOrder:
         return float(intervals_s.median()) / 86_400
 
 
-def find_row_order(rows: pd.DataFrame, dates: Mapping[str, DateColumn]) -> RowOrder | None:
+def find_time_order(rows: pd.DataFrame, dates: Mapping[str, DateColumn]) -> TimeOrder | None:
     """Return the order of the rows in time; None if no column orders them.
 
     This column is the first sorted column of dates, otherwise the first column of dates, otherwise
@@ -96,7 +96,7 @@ def _orders_rows(series: "pd.Series[Any]") -> bool:
     )
 
 
-def _order_by_dates(name: str, column: DateColumn) -> RowOrder:
+def _order_by_dates(name: str, column: DateColumn) -> TimeOrder:
     reason = (
         f"'{name}' has dates from {column.dates.min():%Y-%m-%d} to {column.dates.max():%Y-%m-%d}: "
         "train rows are earlier than test rows."
@@ -106,7 +106,7 @@ def _order_by_dates(name: str, column: DateColumn) -> RowOrder:
             f" {column.dates.nunique():,} distinct dates; rows of one date stay together, and the "
             "promotion gate counts them as one observation."
         )
-    return RowOrder(
+    return TimeOrder(
         column=name,
         times=column.dates,
         date_format=column.format,
@@ -114,7 +114,7 @@ def _order_by_dates(name: str, column: DateColumn) -> RowOrder:
     )
 
 
-def _order_by_numbers(numbers: "pd.Series[Any]") -> RowOrder:
+def _order_by_numbers(numbers: "pd.Series[Any]") -> TimeOrder:
     reason = (
         f"The rows are sorted by '{numbers.name}', from {numbers.min():.10g} to "
         f"{numbers.max():.10g}, which seems to be a time: train rows are earlier than test rows."
@@ -124,4 +124,4 @@ def _order_by_numbers(numbers: "pd.Series[Any]") -> RowOrder:
             f" {numbers.nunique():,} distinct numbers; rows with one number stay together, and the "
             "promotion gate counts them as one observation."
         )
-    return RowOrder(column=str(numbers.name), times=numbers, date_format=None, reason=reason)
+    return TimeOrder(column=str(numbers.name), times=numbers, date_format=None, reason=reason)
