@@ -1,8 +1,10 @@
 """Converts an external table to raw rows with the names, numbers and dates of a schema."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sluice.base.errors import SourceError
@@ -11,6 +13,10 @@ from sluice.data.number_format import plain_number
 from sluice.data.schema import Schema
 from sluice.data.source_settings import CsvSource, TableSource
 from sluice.data.validation import nearest_name
+
+_MAX_SEPARATE_COLUMNS = 100
+"""Above this number of converted columns, pandas warns of slow operations on separately stored
+columns; a copy stores them together."""
 
 
 def apply_schema(
@@ -50,11 +56,17 @@ def apply_schema(
     else:
         index = _make_index(table[source.index], source, schema, origin=origin, where=where)
         rows = table.drop(columns=source.index).rename(columns=source.rename)
+    num_columns = Counter(rows.columns.tolist())
+    num_converted = 0
     for column in schema.columns:
-        if column.kind in ("float", "int") and list(rows.columns).count(column.name) == 1:
-            rows[column.name] = _to_numbers(
-                rows[column.name], column.kind, source, origin=origin, where=where
-            )
+        if column.kind in ("float", "int") and num_columns[column.name] == 1:
+            values = rows[column.name]
+            numbers = _to_numbers(values, column.kind, source, origin=origin, where=where)
+            if numbers is not values:
+                rows[column.name] = numbers
+                num_converted += 1
+    if num_converted > _MAX_SEPARATE_COLUMNS:
+        rows = rows.copy()
     rows.index = index
     return rows
 
@@ -132,6 +144,8 @@ def _to_numbers(
 ) -> "pd.Series[Any]":
     if series.dtype.kind in "Mmb":
         return series  # validate_schema reports the wrong dtype later
+    if series.dtype == np.float64:
+        return series
     values = series
     if isinstance(source, CsvSource) and series.dtype.kind == "O":
         # In a file with decimal commas, pandas would read the text 1.234 as 1234 / 1000.

@@ -235,15 +235,15 @@ class ColumnsWorkload(Workload):
         keeps its key if rows are appended to the table.
         """
         names = list(dict.fromkeys(each.name for each in self.inputs))
-        values = rows[names].reset_index(drop=True)
-        for name in names:
-            if values[name].dtype.kind not in "fiub":
-                values[name] = values[name].astype("str").fillna("")
+        values = {
+            name: column if column.dtype.kind in "fiub" else column.astype("str").fillna("")
+            for name, column in rows[names].reset_index(drop=True).items()
+        }
         position_column = "row"
         while position_column in names:
             position_column += "_"
         ordered_rows = in_hash_order(
-            values.assign(**{position_column: np.arange(len(values))}), names, name=KEY
+            pd.DataFrame({**values, position_column: np.arange(len(rows))}), names, name=KEY
         )
         repeats = ordered_rows.groupby(level=0).cumcount().to_numpy()
         if self.repeated_inputs:

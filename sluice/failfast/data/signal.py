@@ -33,6 +33,10 @@ explains a few per cent of the variance, so the check only warns."""
 _MIN_ROWS_PER_CLASS = 10
 """Minimum mean number of examples per class for a failure. With fewer, the check only warns."""
 
+_MIN_OTHER_ROWS = 30
+"""Minimum number of examples outside the most frequent class for a failure. With fewer, the check
+only warns."""
+
 _MAX_INPUT_VALUES = 1024
 """Maximum number of values of one input for a failure. In larger inputs, such as large images, the
 feature maps of this check may miss a signal, so the check only warns."""
@@ -369,7 +373,10 @@ def _why_inconclusive(examples: Examples) -> str:
     if num_values > _MAX_INPUT_VALUES:
         return f"inputs have {num_values:,} values"
     if not examples.targets.is_floating_point() and examples.targets.ndim == 1:
-        num_classes = len(torch.unique(examples.targets))
-        if num_rows < _MIN_ROWS_PER_CLASS * num_classes:
-            return f"there are only {num_rows:,} examples of {num_classes:,} classes"
+        num_rows_C = torch.unique(examples.targets, return_counts=True)[1]
+        if num_rows < _MIN_ROWS_PER_CLASS * len(num_rows_C):
+            return f"there are only {num_rows:,} examples of {len(num_rows_C):,} classes"
+        num_others = num_rows - int(num_rows_C.max())
+        if num_others < _MIN_OTHER_ROWS:
+            return f"all but {num_others:,} examples are of one class"
     return ""

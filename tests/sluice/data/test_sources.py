@@ -404,6 +404,17 @@ def test_parquet_and_json_lines_have_a_date_format(tmp_path):
     assert days.index[1] == pd.Timestamp("2020-02-02")
 
 
+def test_wide_tables_are_converted_and_validated(write_csv):
+    names = [f"c{number}" for number in range(150)]
+    schema = Schema(columns=tuple(Column(name=name) for name in names), index_name="date")
+    lines = (",".join(["date", *names]), *(f"{day}{',7' * 150}" for day in (1, 2)))
+
+    rows = load_rows(write_csv("\n".join(lines)), schema=schema)  # a warning of pandas is an error
+
+    assert (rows.dtypes == "float64").all()
+    assert rows.assign(another=1).shape == (2, 151)
+
+
 @pytest.mark.parametrize(("kind", "labels"), [("int", [3, 5]), ("float", [0.5, 2.0])])
 def test_numbers_label_the_rows_of_a_csv_file(write_csv, kind, labels):
     schema = Schema(columns=(Column(name="close"),), index_name="date", index_kind=kind)
