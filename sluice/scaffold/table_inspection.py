@@ -1,6 +1,7 @@
 """Inspects a table, and guesses the task, the order of the rows, and the inputs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import FoldSettings, rows_needed
 from sluice.failfast.data.data_loading import repeated_rows
 from sluice.scaffold.dates import DateColumn, find_dates
+from sluice.scaffold.feature_names import leave_out_ambiguous
 from sluice.scaffold.guesses import FIRST_FOLDS, Guess, InputGuess, TableGuess
 from sluice.scaffold.table_columns import (
     TEXT_WIDTH,
@@ -83,6 +85,7 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         if order.date_format:
             source |= {"date_format": order.date_format}
         guesses = _guess_time_inputs(rows, target, dates, order, str(task.value)) + guesses
+    guesses = leave_out_ambiguous(_widen_text(guesses), target)
     inputs = [guess for guess in guesses if guess.code]
     if not inputs:
         guesses_text = (
@@ -105,7 +108,7 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         task=task,
         classes=classes,
         target_notes=notes,
-        inputs=_widen_text(inputs),
+        inputs=tuple(inputs),
         left_out=tuple(guess for guess in guesses if not guess.code),
         max_duplicate_share=_guess_duplicates(
             rows if order is None else rows.drop(columns=order.column)
@@ -270,20 +273,19 @@ def _guess_order(order: TimeOrder | None) -> Guess:
     return Guess(value="time", reason=order.reason)
 
 
-def _widen_text(inputs: list[InputGuess]) -> tuple[InputGuess, ...]:
-    """Return the inputs; if all inputs are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
-    if any(guess.kind != "Text" for guess in inputs):
-        return tuple(inputs)
+def _widen_text(guesses: list[InputGuess]) -> list[InputGuess]:
+    """Return the guesses; if all inputs are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
+    if any(guess.code and guess.kind != "Text" for guess in guesses):
+        return guesses
     old_argument, new_argument = f"width={TEXT_WIDTH})", f"width={TEXT_WIDTH_ALONE})"
-    return tuple(
-        InputGuess(
-            name=guess.name,
-            kind=guess.kind,
+    return [
+        replace(
+            guess,
             code=guess.code.replace(old_argument, new_argument),
             reason=guess.reason.replace(f"{TEXT_WIDTH} columns", f"{TEXT_WIDTH_ALONE} columns"),
         )
-        for guess in inputs
-    )
+        for guess in guesses
+    ]
 
 
 def _guess_duplicates(rows: pd.DataFrame) -> Guess | None:

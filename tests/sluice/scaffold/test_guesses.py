@@ -304,6 +304,35 @@ def test_columns_that_determine_the_target_are_left_out(path):
     assert omitted_columns(inspect_table(path, "y")) == {"doubled": "it determines the target"}
 
 
+def test_columns_with_the_name_of_another_feature_are_left_out(path):
+    age = np.random.default_rng(1).normal(size=ROWS)
+    age[:9] = np.nan
+    write_columns(
+        path, age=age, age_missing=np.arange(ROWS) / 7, y_lag1=0.5, city=["a", "b"] * (ROWS // 2)
+    )
+    frame = pd.read_csv(path).assign(y_lag1=np.random.default_rng(2).normal(size=ROWS))
+    frame.assign(day=pd.date_range("2024-01-01", periods=ROWS)).to_csv(path, index=False)
+
+    found = inspect_table(path, "y")
+
+    assert omitted_columns(found) == {
+        "age_missing": "its feature 'age_missing' has the name of a feature of 'age': rename the "
+        "column",
+        "y_lag1": "its feature 'y_lag1' has the name of a feature of 'y, 1 earlier': rename the "
+        "column",
+    }
+
+
+def test_a_column_with_a_feature_named_like_the_target_is_left_out(path):
+    write_columns(path, city=["a", "b"] * (ROWS // 2))
+    pd.read_csv(path).rename(columns={"y": "city=a"}).to_csv(path, index=False)
+
+    found = inspect_table(path, "city=a")
+
+    assert input_codes(found) == ['Number("x")']
+    assert "the name of the target 'city=a'" in omitted_columns(found)["city"]
+
+
 def test_unusable_columns_are_left_out_with_the_reason(path):
     write_columns(
         path,
