@@ -268,7 +268,10 @@ def _guess_time_inputs(
 
 def _guess_order(order: TimeOrder | None) -> Guess:
     if order is None:
-        reason = "No column has dates that could order the rows, so they count as independent."
+        reason = (
+            "No column has a date in every row that could order the rows, so they count as "
+            "independent."
+        )
         return Guess(value="hash", reason=reason)
     return Guess(value="time", reason=order.reason)
 

@@ -218,6 +218,17 @@ def test_columns_that_only_resemble_times_do_not_order_rows(path, name, values):
     assert (found.order.value, found.source) == ("hash", {"kind": "csv", "index": None})
 
 
+@pytest.mark.parametrize("date_format", ["%Y-%m-%d", "%d.%m.%Y", "%Y%m%d"])
+def test_missing_dates_are_reported(path, date_format):
+    texts = pd.date_range("2024-01-01", periods=ROWS).strftime(date_format).tolist()
+    write_columns(path, day=[None, *texts[1:]])
+
+    found = inspect_table(path, "y")
+
+    assert found.order.value == "hash"
+    assert omitted_columns(found)["day"].startswith("1 date missing; a column with a date in every")
+
+
 def test_sorted_years_order_the_rows(path):
     write_columns(path, Year=range(1750, 1750 + ROWS))
 
