@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Collection
 from typing import Any, Literal
 
 import pandas as pd
@@ -87,7 +88,7 @@ def guess_number_format(texts: pd.DataFrame) -> tuple[DecimalSeparator, GroupSep
         texts: Rows of the file, with all values as texts.
     """
     texts = texts.mask(texts.isin(MISSING_MARKERS))
-    columns = [texts[name].dropna().tolist() for name in texts.columns]
+    columns = [texts[name].dropna().unique().tolist() for name in texts.columns]
     counts = {
         (decimal, thousands): sum(_are_numbers(values, decimal, thousands) for values in columns)
         for decimal, thousands in _FORMATS
@@ -117,13 +118,13 @@ def find_missing_markers(
     for name in texts.columns:
         values = texts[name].dropna().tolist()
         numbers = [value for value in values if value not in MISSING_MARKERS]
-        if 2 * len(numbers) > len(values) and _are_numbers(numbers, decimal, thousands):
+        if 2 * len(numbers) > len(values) and _are_numbers({*numbers}, decimal, thousands):
             found |= {*values} & MISSING_MARKERS
     return tuple(sorted(found))
 
 
 def _are_numbers(
-    values: list[Any], decimal: DecimalSeparator, thousands: GroupSeparator | None
+    values: Collection[Any], decimal: DecimalSeparator, thousands: GroupSeparator | None
 ) -> bool:
     """Return whether all values are texts of numbers; False if there are no values."""
     pattern = _number_pattern(decimal, thousands)

@@ -1,8 +1,10 @@
 """Converts an external table to raw rows with the names, numbers and dates of a schema."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sluice.base.errors import SourceError
@@ -11,6 +13,10 @@ from sluice.data.number_format import plain_number
 from sluice.data.schema import Schema
 from sluice.data.source_settings import CsvSource, TableSource
 from sluice.data.validation import nearest_name
+
+_MAX_SEPARATE_COLUMNS = 100
+"""Above this number of converted columns, pandas warns of slow operations on separately stored
+columns; a copy stores them together."""
 
 
 def apply_schema(
@@ -50,11 +56,17 @@ def apply_schema(
     else:
         index = _make_index(table[source.index], source, schema, origin=origin, where=where)
         rows = table.drop(columns=source.index).rename(columns=source.rename)
+    num_columns = Counter(rows.columns.tolist())
+    num_converted = 0
     for column in schema.columns:
-        if column.kind in ("float", "int") and list(rows.columns).count(column.name) == 1:
-            rows[column.name] = _to_numbers(
-                rows[column.name], column.kind, source, origin=origin, where=where
-            )
+        if column.kind in ("float", "int") and num_columns[column.name] == 1:
+            values = rows[column.name]
+            numbers = _to_numbers(values, column.kind, source, origin=origin, where=where)
+            if numbers is not values:
+                rows[column.name] = numbers
+                num_converted += 1
+    if num_converted > _MAX_SEPARATE_COLUMNS:
+        rows = rows.copy()
     rows.index = index
     return rows
 
@@ -73,7 +85,7 @@ def convert_dates(
 
     Args:
         values: Dates, or texts of dates.
-        date_format: Format of texts for strptime; ISO 8601 by default.
+        date_format: Format of texts or Unix times, see ``parse_dates``; ISO 8601 by default.
         origin: The file or query, for the start of a message.
         where: Function that maps a row position to a description of the row, for messages.
 
@@ -113,7 +125,7 @@ def _require_dates(
             f"{origin}: column '{values.name}' must contain dates in the format "
             f"{date_format or 'ISO 8601 (2024-12-31)'}, got {values.tolist()[row]!r} at "
             f"{where(row)} ({is_invalid.sum()} such values of {len(values)}).",
-            fix="Correct the value; for a CSV file, date_format sets the format of the index.",
+            fix="Correct the value; date_format of the source sets the format of the index.",
         )
 
 
@@ -132,6 +144,8 @@ def _to_numbers(
 ) -> "pd.Series[Any]":
     if series.dtype.kind in "Mmb":
         return series  # validate_schema reports the wrong dtype later
+    if series.dtype == np.float64:
+        return series
     values = series
     if isinstance(source, CsvSource) and series.dtype.kind == "O":
         # In a file with decimal commas, pandas would read the text 1.234 as 1234 / 1000.
@@ -161,10 +175,12 @@ def _make_index(
     where: Callable[[int], str],
 ) -> pd.Index:
     if schema.index_kind == "datetime":
-        date_format = source.date_format if isinstance(source, CsvSource) else None
+        date_format = source.date_format
         dates = convert_dates(labels, date_format=date_format, origin=origin, where=where)
         if labels.dtype.kind != "M":
             _require_dates(dates.isna(), labels, date_format, origin=origin, where=where)
         labels = dates
+    elif schema.index_kind in ("float", "int"):
+        labels = _to_numbers(labels, schema.index_kind, source, origin=origin, where=where)
     index: pd.Index = pd.Index(labels, name=schema.index_name or source.index)
     return index

@@ -13,6 +13,15 @@ MAX_BYTES = 2 * 1024**3
 """Default of ``max_bytes``, which protects against small compressed files that expand to huge
 tables."""
 
+DateFormat = Annotated[
+    str | None,
+    Field(
+        description="Format of the dates of the index: a strptime format such as '%d/%m/%Y', or "
+        "unix_s, unix_ms, unix_us or unix_ns for numbers that count from 1970-01-01 in UTC. ISO "
+        "8601 by default, because other orders of day and month are ambiguous.",
+    ),
+]
+
 
 class PackagedBars(Settings):
     """Real daily bars from 1999 to 2018, which are part of the installed ``arch`` package."""
@@ -58,11 +67,7 @@ class CsvSource(Settings):
         description="Encoding of the file, as a Python codec; Excel also writes 'cp1252' and "
         "'utf-16'.",
     )
-    date_format: str | None = Field(
-        None,
-        description="strptime format of the dates, such as '%d/%m/%Y'; ISO 8601 by default, "
-        "because other orders of day and month are ambiguous.",
-    )
+    date_format: DateFormat = None
     max_bytes: int = Field(
         MAX_BYTES,
         ge=1024**2,
@@ -109,6 +114,7 @@ class ParquetSource(Settings):
     rename: dict[str, str] = Field(
         default_factory=dict, description="New column names, by the name of the column in the file."
     )
+    date_format: DateFormat = None
     max_bytes: int = Field(
         MAX_BYTES,
         ge=1024**2,
@@ -138,6 +144,7 @@ class SqlSource(Settings):
         default_factory=dict,
         description="New column names, by the name of the column in the result.",
     )
+    date_format: DateFormat = None
     timeout_s: float = Field(
         600.0, gt=0, le=86_400, description="Maximum duration of the query [s]."
     )
@@ -165,6 +172,7 @@ class JsonLinesSource(Settings):
     rename: dict[str, str] = Field(
         default_factory=dict, description="New column names, by the name of the column in the file."
     )
+    date_format: DateFormat = None
     max_bytes: int = Field(
         MAX_BYTES,
         ge=1024**2,
@@ -193,6 +201,7 @@ class AssetSource(Settings):
         default_factory=dict,
         description="New column names, by the name of the column in the data frame.",
     )
+    date_format: DateFormat = None
 
     @property
     def uri(self) -> str:

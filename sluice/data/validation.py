@@ -1,6 +1,7 @@
 """Validates a table against a declared schema and reports all problems at once."""
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,8 @@ def validate_schema(df: pd.DataFrame, required: Schema | Sequence[str], stage: s
         problems = [*_column_problems(df, required), *_index_problems(df.index, required)]
     else:
         names = _require_names(required)
-        problems = [problem for name in names for problem in _lookup_problems(df, name)]
+        num_matches = _count_names(df)
+        problems = [problem for name in names for problem in _lookup_problems(num_matches, name)]
     if problems:
         available = ", ".join(sorted(map(str, df.columns))) or "none"
         index = ", ".join(f"'{name}'" for name in _index_names(df))
@@ -79,23 +81,28 @@ def nearest_name(name: str, known: list[str]) -> str | None:
 
 
 def _column_problems(df: pd.DataFrame, required: Schema) -> list[str]:
+    num_matches = _count_names(df)
     problems: list[str] = []
     for column in required.columns:
-        problems += _lookup_problems(df, column.name) or _value_problems(
+        problems += _lookup_problems(num_matches, column.name) or _value_problems(
             _column_or_index_level(df, column.name), column
         )
     return problems
 
 
-def _lookup_problems(df: pd.DataFrame, name: str) -> list[str]:
+def _count_names(df: pd.DataFrame) -> Counter[str]:
+    """Return the number of columns of each name; index levels count if no column has the name."""
+    num_columns = Counter(str(column) for column in df.columns)
+    return Counter({**Counter(_index_names(df)), **num_columns})
+
+
+def _lookup_problems(num_matches: Counter[str], name: str) -> list[str]:
     """Return why a name does not identify exactly one column or index level; [] if it does."""
-    names = [str(column) for column in df.columns]
-    num_matches = names.count(name) or _index_names(df).count(name)
-    if num_matches == 1:
+    if num_matches[name] == 1:
         return []
-    if num_matches > 1:
-        return [f"column '{name}' occurs {num_matches} times"]
-    nearest = nearest_name(name, [*names, *_index_names(df)])
+    if num_matches[name] > 1:
+        return [f"column '{name}' occurs {num_matches[name]} times"]
+    nearest = nearest_name(name, list(num_matches))
     hint = f" (nearest: '{nearest}')" if nearest else ""
     return [f"column '{name}' is missing{hint}"]
 

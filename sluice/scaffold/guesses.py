@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.data.schema import ColumnKind
+
 FIRST_FOLDS: dict[str, Any] = {"num_folds": 2, "first_test_share": 0.5, "val_share": 0.2}
 """Fold settings of a first run: half of the rows precede the first test rows."""
 
@@ -42,8 +44,14 @@ class TableGuess:
     order: Guess
     """Either "time" for rows in time order, or "hash" for independent rows."""
 
+    index_kind: ColumnKind | None
+    """Type of the times; None for independent rows."""
+
     has_repeated_times: bool
     """Whether several rows have the same time."""
+
+    has_repeated_inputs: bool
+    """Whether independent rows with equal inputs are separate observations."""
 
     target: str
     task: Guess

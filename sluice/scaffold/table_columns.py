@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sluice.base.pluralize import pluralize
-from sluice.scaffold.dates import DateColumn
+from sluice.scaffold.dates import DateColumn, as_date_column
 from sluice.scaffold.guesses import InputGuess
 from sluice.workloads.columns import as_labels
 
@@ -70,12 +70,23 @@ def guess_input(series: "pd.Series[Any]", *, dates: DateColumn | None) -> InputG
             name, "its values are nested; compute features from them in your class"
         )
     if series.dropna().nunique() == 1:
-        return _excluded_input(name, f"constant, always {series.dropna().iloc[0]!r}")
+        return _excluded_input(name, f"constant, always {series.dropna().tolist()[0]!r}")
+    if num_missing and as_date_column(_as_integers(series.dropna())) is not None:
+        return _excluded_input(
+            name,
+            f"{pluralize(num_missing, 'date')} missing; a column with a date in every row could "
+            "order the rows in time",
+        )
     if series.dtype.kind in "iuf":
         return _guess_number(series, num_missing)
-    if series.dtype.kind == "M":
-        return _excluded_input(name, f"{pluralize(num_missing, 'date')} missing")
     return _guess_text_or_category(series, num_missing)
+
+
+def _as_integers(series: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return whole numbers as integers; pandas reads integers with missing values as floats."""
+    if series.dtype.kind != "f" or not ((series % 1 == 0) & (series.abs() < 2**53)).all():
+        return series
+    return series.astype("int64")
 
 
 def guess_calendar(name: str, column: DateColumn) -> InputGuess:

@@ -1,6 +1,7 @@
 """Inspects a table, and guesses the task, the order of the rows, and the inputs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from sluice.base.settings import suggest_nearest
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import FoldSettings, rows_needed
 from sluice.failfast.data.data_loading import repeated_rows
-from sluice.scaffold.dates import DateColumn, choose_time_column, find_dates
+from sluice.scaffold.dates import DateColumn, find_dates
+from sluice.scaffold.feature_names import leave_out_ambiguous
 from sluice.scaffold.guesses import FIRST_FOLDS, Guess, InputGuess, TableGuess
 from sluice.scaffold.table_columns import (
     TEXT_WIDTH,
@@ -24,7 +26,9 @@ from sluice.scaffold.table_columns import (
     quote,
 )
 from sluice.scaffold.table_file import read_table_file
+from sluice.scaffold.time_order import TimeOrder, find_time_order
 from sluice.workloads.columns import as_labels
+from sluice.workloads.repeated_inputs import are_separate_observations
 
 MAX_CLASSES = 50
 """Maximum number of classes of a target."""
@@ -66,8 +70,8 @@ def inspect_table(path: Path, target: str) -> TableGuess:
     _require_target(rows, path, target)
     num_missing = int(rows[target].isna().sum())
     dates = find_dates(rows.drop(columns=target))
-    time_column = choose_time_column(dates)
-    _require_rows(len(rows) - num_missing, path, has_time=time_column is not None)
+    order = find_time_order(rows.drop(columns=target), dates)
+    _require_rows(len(rows) - num_missing, path, has_time=order is not None)
     task, classes, notes = _guess_task(rows[target], path)
     if num_missing:
         notes = (
@@ -75,20 +79,13 @@ def inspect_table(path: Path, target: str) -> TableGuess:
             f"{'is' if num_missing == 1 else 'are'} omitted.",
             *notes,
         )
-    has_repeated_times = time_column is not None and bool(
-        dates[time_column].dates.duplicated().any()
-    )
-    guesses = _guess_inputs(rows, target, dates, time_column)
-    if time_column is not None:
-        source |= {"index": time_column}
-        if dates[time_column].format and source["kind"] == "csv":
-            source |= {"date_format": dates[time_column].format}
-        guesses = (
-            _guess_time_inputs(
-                rows, target, dates[time_column], time_column, str(task.value), has_repeated_times
-            )
-            + guesses
-        )
+    guesses = _guess_inputs(rows, target, dates, order)
+    if order is not None:
+        source |= {"index": order.column}
+        if order.date_format:
+            source |= {"date_format": order.date_format}
+        guesses = _guess_time_inputs(rows, target, dates, order, str(task.value)) + guesses
+    guesses = leave_out_ambiguous(_widen_text(guesses), target)
     inputs = [guess for guess in guesses if guess.code]
     if not inputs:
         guesses_text = (
@@ -102,16 +99,19 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         data=path.name,
         num_rows=len(rows),
         source=source,
-        order=_guess_order(dates, time_column, has_repeated_times=has_repeated_times),
-        has_repeated_times=has_repeated_times,
+        order=_guess_order(order),
+        index_kind=None if order is None else order.index_kind,
+        has_repeated_times=order is not None and order.has_repeated_times,
+        has_repeated_inputs=order is None
+        and are_separate_observations(rows[list(dict.fromkeys(guess.name for guess in inputs))]),
         target=target,
         task=task,
         classes=classes,
         target_notes=notes,
-        inputs=_widen_text(inputs),
+        inputs=tuple(inputs),
         left_out=tuple(guess for guess in guesses if not guess.code),
         max_duplicate_share=_guess_duplicates(
-            rows if time_column is None else rows.drop(columns=time_column)
+            rows if order is None else rows.drop(columns=order.column)
         ),
     )
 
@@ -129,7 +129,7 @@ def _require_target(rows: pd.DataFrame, path: Path, target: str) -> None:
         )
     values = rows[target].dropna()
     if values.nunique() < 2:
-        values_text = f"always {values.iloc[0]!r}" if len(values) else "no value at all"
+        values_text = f"always {values.tolist()[0]!r}" if len(values) else "no value at all"
         raise ContractError(
             f"The target '{target}' of {path} must have at least two values, got {values_text}.",
             cause="A filter removed all other rows, or this is not the column to predict.",
@@ -187,7 +187,7 @@ def _guess_task(
     if len(counts) > MAX_CLASSES:
         raise ContractError(
             f"The target '{series.name}' of {path} must be a number or have at most {MAX_CLASSES} "
-            f"classes, got {len(counts):,} distinct values such as {values.iloc[0]!r}.",
+            f"classes, got {len(counts):,} distinct values such as {values.tolist()[0]!r}.",
             cause="The column is text or an identifier, or its numbers contain a unit.",
             fix="Pass another --target, or convert the column to numbers or fewer classes.",
         )
@@ -215,11 +215,11 @@ def _guess_task(
 
 
 def _guess_inputs(
-    rows: pd.DataFrame, target: str, dates: Mapping[str, DateColumn], time_column: str | None
+    rows: pd.DataFrame, target: str, dates: Mapping[str, DateColumn], order: TimeOrder | None
 ) -> list[InputGuess]:
     inputs = []
     for name in rows.columns:
-        if name in (target, time_column):
+        if name == target or (order is not None and name == order.column):
             continue
         if is_target_copy(rows[name], rows[target]):
             inputs.append(InputGuess(name=name, code="", reason="it determines the target"))
@@ -234,25 +234,25 @@ def _guess_inputs(
 def _guess_time_inputs(
     rows: pd.DataFrame,
     target: str,
-    column: DateColumn,
-    time_column: str,
+    dates: Mapping[str, DateColumn],
+    order: TimeOrder,
     task: str,
-    has_repeated_times: bool,
 ) -> list[InputGuess]:
-    """Return calendar features of the time and, if suitable, lags of the target.
+    """Return calendar features of dates and, if suitable, lags of the target.
 
     Lags are suitable for a regression in which every time has one row and every row has a
     target.
     """
-    calendar = guess_calendar(time_column, column)
-    inputs = [calendar] if calendar.code else []
-    if task != "regression" or has_repeated_times or rows[target].isna().any():
+    inputs = []
+    if order.column in dates:
+        calendar = guess_calendar(order.column, dates[order.column])
+        inputs = [calendar] if calendar.code else []
+    if task != "regression" or order.has_repeated_times or rows[target].isna().any():
         return inputs
-    intervals_s = column.dates.sort_values().diff().dropna().dt.total_seconds()
-    interval_days = float(intervals_s.median()) / 86_400
     # Length of each season [rows], and the range of row intervals [days] for which it is assumed:
     # seven days of a week, 24 hours of a day, twelve months of a year.
     seasons = {7: (0.9, 1.5), _MAX_LAG: (0.03, 0.05), 12: (27.0, 32.0)}
+    interval_days = order.interval_days
     seasonal_lags = [lag for lag, (low, high) in seasons.items() if low <= interval_days <= high]
     for lag in (1, *seasonal_lags):
         inputs.append(
@@ -266,39 +266,29 @@ def _guess_time_inputs(
     return inputs
 
 
-def _guess_order(
-    dates: Mapping[str, DateColumn], time_column: str | None, *, has_repeated_times: bool
-) -> Guess:
-    if time_column is None:
-        reason = "No column has dates that could order the rows, so they count as independent."
-        return Guess(value="hash", reason=reason)
-    column = dates[time_column]
-    reason = (
-        f"'{time_column}' has dates from {column.dates.min():%Y-%m-%d} to "
-        f"{column.dates.max():%Y-%m-%d}: train rows are earlier than test rows."
-    )
-    if has_repeated_times:
-        reason += (
-            f" {column.dates.nunique():,} distinct dates; rows of one date stay together, and the "
-            "promotion gate counts them as one observation."
+def _guess_order(order: TimeOrder | None) -> Guess:
+    if order is None:
+        reason = (
+            "No column has a date in every row that could order the rows, so they count as "
+            "independent."
         )
-    return Guess(value="time", reason=" ".join(filter(None, (reason, column.note))))
+        return Guess(value="hash", reason=reason)
+    return Guess(value="time", reason=order.reason)
 
 
-def _widen_text(inputs: list[InputGuess]) -> tuple[InputGuess, ...]:
-    """Return the inputs; if all inputs are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
-    if any(guess.kind != "Text" for guess in inputs):
-        return tuple(inputs)
+def _widen_text(guesses: list[InputGuess]) -> list[InputGuess]:
+    """Return the guesses; if all inputs are texts, each gets ``TEXT_WIDTH_ALONE`` features."""
+    if any(guess.code and guess.kind != "Text" for guess in guesses):
+        return guesses
     old_argument, new_argument = f"width={TEXT_WIDTH})", f"width={TEXT_WIDTH_ALONE})"
-    return tuple(
-        InputGuess(
-            name=guess.name,
-            kind=guess.kind,
+    return [
+        replace(
+            guess,
             code=guess.code.replace(old_argument, new_argument),
             reason=guess.reason.replace(f"{TEXT_WIDTH} columns", f"{TEXT_WIDTH_ALONE} columns"),
         )
-        for guess in inputs
-    )
+        for guess in guesses
+    ]
 
 
 def _guess_duplicates(rows: pd.DataFrame) -> Guess | None:

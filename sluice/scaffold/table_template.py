@@ -46,7 +46,9 @@ def _format_code(guess: TableGuess, names: PipelineNames) -> str:
             *(comment(note, indent=4) for note in guess.target_notes),
             f"    target_column = {quote(guess.target)}",
             _format_classes(guess.classes),
+            *_format_index_kind(guess),
             *_format_repeated_labels(guess),
+            *_format_repeated_inputs(guess),
             "",
             "    inputs = (",
             *(with_comment(f"{column.code},", column.reason, indent=8) for column in guess.inputs),
@@ -60,11 +62,28 @@ def _format_code(guess: TableGuess, names: PipelineNames) -> str:
     )
 
 
+def _format_index_kind(guess: TableGuess) -> list[str]:
+    if guess.index_kind in (None, "datetime"):
+        return []
+    return [with_comment(f'index_kind = "{guess.index_kind}"', "The times are numbers.", indent=4)]
+
+
 def _format_repeated_labels(guess: TableGuess) -> list[str]:
     if not guess.has_repeated_times:
         return []
-    reason = "Several rows have the same date. All rows of a date are in the same split."
+    name = "date" if guess.index_kind == "datetime" else "time"
+    reason = f"Several rows have the same {name}. All rows of a {name} are in the same split."
     return [with_comment("repeated_labels = True", reason, indent=4)]
+
+
+def _format_repeated_inputs(guess: TableGuess) -> list[str]:
+    if not guess.has_repeated_inputs:
+        return []
+    reason = (
+        "Many rows have equal inputs. They are separate observations, not copies, and are "
+        "distributed over train, validation and test rows."
+    )
+    return [with_comment("repeated_inputs = True", reason, indent=4)]
 
 
 def _format_classes(classes: tuple[str, ...]) -> str | None:

@@ -285,21 +285,25 @@ def as_labels(series: "pd.Series[Any]") -> "pd.Series[Any]":
     >>> as_labels(pd.Series([1.0, None, 2.5])).tolist()
     ['1', nan, '2.5']
     """
-    is_missing = series.isna()
-    texts = [
-        None if missing else as_label(value)
-        for value, missing in zip(series, is_missing, strict=True)
-    ]
-    return pd.Series(texts, index=series.index, name=series.name, dtype="str")
+    if series.dtype.kind == "O" and not isinstance(series.dtype, pd.StringDtype):
+        values = [
+            None if missing else as_label(each)
+            for each, missing in zip(series, series.isna(), strict=True)
+        ]
+        return pd.Series(values, index=series.index, name=series.name, dtype="str")
+    codes, distinct_values = pd.factorize(series)  # the code of a missing value is -1
+    texts = pd.array([as_label(value) for value in distinct_values], dtype="str")
+    labels = texts.take(codes, allow_fill=True)
+    return pd.Series(labels, index=series.index, name=series.name)
 
 
 def as_label(value: object) -> str:
     """Return a value as a text.
 
     Floats are formatted with up to 15 significant digits and without a trailing ".0", because a
-    column of integers with missing values is read as floats.
+    column of integers with missing values is read as floats. Negative zero is "0".
     """
-    return f"{value:.15g}" if isinstance(value, float | np.floating) else str(value)
+    return f"{value + 0.0:.15g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def _column_or_index(raw: pd.DataFrame, name: str) -> "pd.Series[Any]":

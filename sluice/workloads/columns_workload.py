@@ -47,6 +47,11 @@ class ColumnsWorkload(Workload):
     index_kind: ColumnKind | None = "datetime"
     """Type of the index of rows in time order; None accepts every type."""
 
+    repeated_inputs: bool = False
+    """Whether independent rows with equal inputs are separate observations, such as passengers of
+    the same class, sex and age group. Such rows are distributed over train, validation and test
+    rows. Otherwise they count as copies of one row, and are neighbors."""
+
     def _declare_columns(self, *, index: str | None) -> None:
         """Set the schemas, feature columns and expectations.
 
@@ -163,19 +168,21 @@ class ColumnsWorkload(Workload):
         sends the index and as many earlier rows as the largest ``Lag`` and ``seq_len`` need. If
         earlier targets are inputs, the client sends these, too. A subclass whose
         ``compute_features`` uses more earlier rows overrides this method. Clients send windows of
-        features instead if rows have clusters, if the index has no next value (texts), or if
-        independent rows form windows.
+        features instead if the index has no next value (texts), or if independent rows or rows with
+        clusters form windows.
         """
         is_ordered = self._index is not None
         can_continue = self.index_kind in ("datetime", "int", "float")
-        if self.cluster_column or (not can_continue if is_ordered else self.settings.seq_len > 1):
+        lags = [column for column in self.inputs if isinstance(column, Lag)]
+        context_rows = max((lag.rows for lag in lags), default=0) + self.settings.seq_len
+        is_series = is_ordered and not self.cluster_column
+        if (is_ordered and not can_continue) or (context_rows > 1 and not is_series):
             return super().codec()
         placeholder = {self.target_column: str(self.classes[0]) if self.classes else 0.0}
-        lags = [column for column in self.inputs if isinstance(column, Lag)]
         has_earlier_targets = any(column.name == self.target_column for column in self.inputs)
         return RawRowsCodec(
             self,
-            context_rows=max((lag.rows for lag in lags), default=0) + self.settings.seq_len,
+            context_rows=context_rows,
             unknown=({} if has_earlier_targets else placeholder) | ({} if is_ordered else {KEY: 0}),
             unknown_newest=placeholder if has_earlier_targets else {},
             as_labels=True,
@@ -222,21 +229,33 @@ class ColumnsWorkload(Workload):
     def in_key_order(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the rows in the order of a hash of their inputs, with unique keys.
 
-        Rows with equal inputs are neighbours, so that a boundary between train and test rows
-        divides at most one group of equal rows.
+        Rows with equal inputs are neighbors, so that a boundary between train and test rows divides
+        at most one group of equal rows. With ``repeated_inputs``, the number of earlier rows with
+        equal inputs is part of the hash, so that these rows are distributed over all splits. A row
+        keeps its key if rows are appended to the table.
         """
         names = list(dict.fromkeys(each.name for each in self.inputs))
-        values = rows[names].reset_index(drop=True)
-        for name in names:
-            if values[name].dtype.kind not in "fiub":
-                values[name] = values[name].astype("str").fillna("")
+        values = {
+            name: column if column.dtype.kind in "fiub" else column.astype("str").fillna("")
+            for name, column in rows[names].reset_index(drop=True).items()
+        }
         position_column = "row"
         while position_column in names:
             position_column += "_"
         ordered_rows = in_hash_order(
-            values.assign(**{position_column: np.arange(len(values))}), names, name=KEY
+            pd.DataFrame({**values, position_column: np.arange(len(rows))}), names, name=KEY
         )
         repeats = ordered_rows.groupby(level=0).cumcount().to_numpy()
+        if self.repeated_inputs:
+            numbered_rows = pd.DataFrame(
+                {
+                    "key": ordered_rows.index,
+                    "repeat": repeats,
+                    position_column: ordered_rows[position_column].to_numpy(),
+                }
+            )
+            ordered_rows = in_hash_order(numbered_rows, ["key", "repeat"], name=KEY)
+            repeats = ordered_rows.groupby(level=0).cumcount().to_numpy()
         keys = pd.Index(ordered_rows.index.to_numpy() + repeats, name=KEY)
         return rows.iloc[ordered_rows[position_column].to_numpy()].set_axis(keys)
 

@@ -114,6 +114,7 @@ class FrameWorkload(ColumnsWorkload):
             self.task = "classification"
             self.classes = settings.labels
         self.horizon_rows = settings.horizon_rows
+        self.repeated_inputs = settings.repeated_inputs
         self._declare_columns(index=_TIME if settings.time_ordered else None)
 
     def load_rows(self) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import suggest_nearest
 from sluice.data.folds import FoldSettings
+from sluice.workloads.repeated_inputs import are_separate_observations
 from sluice.workloads.workload import WorkloadSettings
 
 Task = Literal["auto", "regression", "classification"]
@@ -40,6 +41,11 @@ class FrameSettings(WorkloadSettings):
     time_ordered: bool = Field(
         description="Whether rows are in time order. Otherwise they are independent, and ordered "
         "by a hash of their inputs."
+    )
+    repeated_inputs: bool = Field(
+        False,
+        description="Whether independent rows with equal inputs are separate observations, which "
+        "are distributed over train, validation and test rows.",
     )
     horizon_rows: int = Field(
         ge=0,
@@ -104,6 +110,7 @@ def infer_settings(
         categories={name: _categories(frame[name]) for name in text_columns},
         labels=_class_labels(frame[target], task),
         time_ordered=is_time_ordered,
+        repeated_inputs=not is_time_ordered and are_separate_observations(frame[list(inputs)]),
         horizon_rows=(1 if is_time_ordered else 0) if horizon_rows is None else horizon_rows,
         folds=folds or (FoldSettings() if is_time_ordered else _INDEPENDENT_FOLDS),
     )

@@ -42,7 +42,7 @@ class TableWorkload(ColumnsWorkload):
     (``horizon_rows`` is 1). With ``repeated_labels``, rows with the same index label, such as those
     of one day, form a cluster. A cluster is never divided between train, validation and test rows.
     Without an index, rows are independent (``horizon_rows`` is 0) and ordered by a hash of their
-    inputs.
+    inputs. With ``repeated_inputs``, rows with equal inputs are separate observations.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = TableWorkloadSettings

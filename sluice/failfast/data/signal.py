@@ -33,6 +33,10 @@ explains a few per cent of the variance, so the check only warns."""
 _MIN_ROWS_PER_CLASS = 10
 """Minimum mean number of examples per class for a failure. With fewer, the check only warns."""
 
+_MIN_OTHER_ROWS = 30
+"""Minimum number of examples outside the most frequent class for a failure. With fewer, the check
+only warns."""
+
 _MAX_INPUT_VALUES = 1024
 """Maximum number of values of one input for a failure. In larger inputs, such as large images, the
 feature maps of this check may miss a signal, so the check only warns."""
@@ -193,7 +197,12 @@ def _eigenbasis(map_NM: Floats) -> tuple[Floats, Floats]:
 def _explained_variance(
     value_M: Floats, basis_NM: Floats, target_NO: Floats, order_KN: NDArray[np.int64]
 ) -> Floats:
-    """Return R2 (K,) by generalised cross-validation, with the best ridge penalty of each order."""
+    """Return R2 (K,) by generalised cross-validation, with the best ridge penalty of each order.
+
+    Constant inputs have no eigenvalues, and explain nothing.
+    """
+    if len(value_M) == 0:
+        return np.zeros(len(order_KN))
     num_rows, num_targets = target_NO.shape
     # Concatenate the permuted targets, so that one matrix product computes all orders.
     permuted_targets = target_NO[order_KN].transpose(1, 0, 2).reshape(num_rows, -1)
@@ -364,7 +373,10 @@ def _why_inconclusive(examples: Examples) -> str:
     if num_values > _MAX_INPUT_VALUES:
         return f"inputs have {num_values:,} values"
     if not examples.targets.is_floating_point() and examples.targets.ndim == 1:
-        num_classes = len(torch.unique(examples.targets))
-        if num_rows < _MIN_ROWS_PER_CLASS * num_classes:
-            return f"there are only {num_rows:,} examples of {num_classes:,} classes"
+        num_rows_C = torch.unique(examples.targets, return_counts=True)[1]
+        if num_rows < _MIN_ROWS_PER_CLASS * len(num_rows_C):
+            return f"there are only {num_rows:,} examples of {len(num_rows_C):,} classes"
+        num_others = num_rows - int(num_rows_C.max())
+        if num_others < _MIN_OTHER_ROWS:
+            return f"all but {num_others:,} examples are of one class"
     return ""

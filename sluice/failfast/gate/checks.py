@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sluice.config.poc_settings import TimeLimit, TimeLimits
+from sluice.data.rows.protocol import flat_input
 from sluice.eventlog.event_log_check import check_event_log
 from sluice.failfast.checkpoints.checkpoint_round_trip import check_checkpoint
 from sluice.failfast.data.data_loading import check_data_loading
@@ -18,6 +19,7 @@ from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.plan import PlannedCheck
 from sluice.failfast.gradients.gradient_flow import check_gradient_flow
 from sluice.failfast.learning.epoch_selector import check_epoch_selector
+from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.failfast.learning.instantiation import check_instantiation
 from sluice.failfast.learning.mini_training import judge_mini_training
 from sluice.failfast.learning.overfit_one_batch import check_overfit_one_batch
@@ -27,6 +29,9 @@ from sluice.failfast.result import Level
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.hard_examples import find_hard_examples
 from sluice.training.loop import predict
+
+_MAX_COMPARED_INPUTS = 256
+"""Maximum number of held-out examples among which distinct inputs are counted."""
 
 _BOTH_LEVELS: frozenset[Level] = frozenset({"minimum", "full"})
 _FULL_LEVEL: frozenset[Level] = frozenset({"full"})
@@ -98,8 +103,12 @@ def _check_predictions(inputs: GateInputs) -> CheckOutcome:
     if inputs.mini_training.failure is not None:
         return _no_predictions_outcome()
     held_out = inputs.held_out
+    x_NP = flat_input(sample_evenly(held_out, _MAX_COMPARED_INPUTS).inputs).cpu().numpy()
     return check_predictions(
-        predict(inputs.mini_training.model, held_out.x), held_out.targets, inputs.settings
+        predict(inputs.mini_training.model, held_out.x),
+        held_out.targets,
+        inputs.settings,
+        num_distinct_inputs=len({x_P.tobytes() for x_P in x_NP}),
     )
 
 

@@ -46,7 +46,9 @@ class _ScaledPair:
     y_NP: Tensor
 
 
-def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> CheckOutcome:
+def check_predictions(
+    output: Tensor, y: Tensor, settings: PocSettings, *, num_distinct_inputs: int | None = None
+) -> CheckOutcome:
     """Check the spread, distinctness and target correlation of held-out predictions.
 
     Predictions of the targets' shape are measured in standard deviations of the targets. The
@@ -57,9 +59,9 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
     - Non-finite values, and a spread ratio below ``collapse_ratio`` or above ``explosion_ratio``,
       fail.
     - If all targets are equal, constant predictions fail and other predictions warn.
-    - Fewer than ``min_distinct`` distinct predictions warn. Predictions are rounded to 6 decimals,
-      if possible in standard deviations of the target, so that the unit of the target is
-      irrelevant.
+    - Fewer than ``min_distinct`` distinct predictions warn, unless there are as few distinct
+      inputs. Predictions are rounded to 6 decimals, if possible in standard deviations of the
+      target, so that the unit of the target is irrelevant.
     - The correlation with the target (mean over outputs) is reported. A negative correlation is
       not an error. An undefined correlation counts as 0 and warns.
 
@@ -67,6 +69,7 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
         output: Predictions (N, ...) of a trained model on held-out examples.
         y: Targets of these examples.
         settings: Thresholds.
+        num_distinct_inputs: Number of distinct inputs of these examples; None if all are distinct.
     """
     limits = settings.predictions
     if len(output) < 2:
@@ -127,7 +130,9 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
             numbers=numbers,
             fault="collapse",
         )
-    return _judge_distinctness(pair, num_distinct, observation, numbers, limits)
+    num_inputs = len(output) if num_distinct_inputs is None else num_distinct_inputs
+    num_expected = min(limits.min_distinct, num_inputs)
+    return _judge_distinctness(pair, num_distinct, num_expected, observation, numbers)
 
 
 def prediction_spread(output: Tensor, y: Tensor, settings: PredictionSettings) -> PredictionSpread:
@@ -223,9 +228,9 @@ def _constant_targets_finding(output: Tensor) -> CheckOutcome:
 def _judge_distinctness(
     pair: _ScaledPair | None,
     num_distinct: int,
+    num_expected: int,
     observation: str,
     numbers: dict[str, EvidenceValue],
-    limits: PredictionSettings,
 ) -> CheckOutcome:
     correlation = math.nan if pair is None else _correlation(pair)
     is_undefined = pair is not None and not math.isfinite(correlation)
@@ -233,7 +238,6 @@ def _judge_distinctness(
         numbers["correlation"] = 0.0 if is_undefined else correlation
         correlation_text = "undefined" if is_undefined else f"{correlation:.3g}"
         observation = f"{observation}; their correlation with the target is {correlation_text}"
-    num_expected = min(limits.min_distinct, int(numbers["num_examples"]))
     if num_distinct < num_expected:
         return CheckOutcome(
             outcome="warn",

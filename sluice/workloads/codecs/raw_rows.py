@@ -132,11 +132,13 @@ class RawRowsCodec(Codec):
                 f"'unknown_newest' other columns of this schema, got {undeclared[0]!r}.",
                 fix=f"The raw columns are {', '.join(schema.names)}.",
             )
-        if workload.cluster_column is not None:
+        if workload.cluster_column is not None and context_rows > 1:
             raise ContractError(
-                f"{workload_name} has the cluster column '{workload.cluster_column}'. The rows of "
-                "a cluster belong together, so one newest row is not sufficient.",
-                fix="Let clients send windows of features: WindowsCodec.",
+                f"{workload_name} has the cluster column '{workload.cluster_column}', so the rows "
+                f"before the newest row may belong to the same time, but context_rows is "
+                f"{context_rows}.",
+                fix="Set context_rows to 1 if the features of a row use this row alone; otherwise "
+                "let clients send windows of features: WindowsCodec.",
             )
         if workload.horizon_rows and schema.index_kind in ("string", "bool"):
             raise ContractError(
@@ -223,9 +225,10 @@ class RawRowsCodec(Codec):
         """Return the ``context_rows`` raw rows that end at each of the given rows.
 
         Raises:
-            ContractError: A row has too few earlier rows.
+            ContractError: A row has too few earlier rows, or the raw row of a row with features is
+                ambiguous.
         """
-        end_positions = raw.index.get_indexer(frame.index[positions])
+        end_positions = self._raw_positions(raw, frame)[positions]
         if (end_positions < self._context_rows - 1).any():
             raise ContractError(
                 f"A row must have {self._context_rows - 1} raw rows before it, got "
@@ -248,6 +251,30 @@ class RawRowsCodec(Codec):
             for column in self._unknown_newest:
                 element[-1][columns.index(column)] = None
         return {"columns": columns, "rows": rows}
+
+    def _raw_positions(self, raw: pd.DataFrame, frame: pd.DataFrame) -> NDArray[np.int64]:
+        """Return the position of the raw row of each row with features.
+
+        If several raw rows have one label, all raw rows with a target must have features.
+
+        Raises:
+            ContractError: Several raw rows have one label, and other raw rows have features.
+        """
+        if raw.index.is_unique:
+            return raw.index.get_indexer(frame.index)
+        target = self._workload.target_column
+        has_target = raw[target].notna().to_numpy() if target in raw else np.full(len(raw), True)
+        positions = np.flatnonzero(has_target)
+        if not raw.index[positions].equals(frame.index):
+            raise ContractError(
+                f"Several raw rows of {type(self._workload).__name__} have the same label, so all "
+                f"{len(positions)} raw rows with a target must have features, in the same order, "
+                f"got {len(frame)} rows with features.",
+                cause="compute_features omits or reorders rows.",
+                fix="Keep these rows and their order, or let clients send windows of features: "
+                "return Workload.codec(self) in codec().",
+            )
+        return positions
 
     def watched_values(
         self,

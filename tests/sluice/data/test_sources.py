@@ -12,7 +12,14 @@ import pytest
 from sluice.base.errors import SourceError
 from sluice.data.asset_rows import provide_asset
 from sluice.data.schema import Column, Schema
-from sluice.data.sources import AssetSource, CsvSource, PackagedBars, ParquetSource, load_rows
+from sluice.data.sources import (
+    AssetSource,
+    CsvSource,
+    JsonLinesSource,
+    PackagedBars,
+    ParquetSource,
+    load_rows,
+)
 
 SCHEMA = Schema(
     columns=(Column(name="close"), Column(name="volume")),
@@ -349,6 +356,76 @@ def test_times_with_utc_offsets_are_converted_to_utc(write_csv, second, date_for
 
     expected = pd.DatetimeIndex(["2020-01-01 23:00", "2020-01-02 23:00"], tz="UTC")
     assert rows.index.equals(expected)
+
+
+@pytest.mark.parametrize(
+    ("date_format", "first", "second"),
+    [
+        ("unix_s", "1577923200", "1577923200.5"),
+        ("unix_ms", "1577923200000", "1577923200500"),
+        ("unix_us", "1577923200000000", "1577923200500000"),
+        ("unix_ns", "1577923200000000000", "1577923200500000000"),
+    ],
+)
+def test_unix_times_are_read_in_utc(write_csv, date_format, first, second):
+    text = f"date,close\n{first},1\n{second},2\n"
+
+    rows = load_rows(write_csv(text, date_format=date_format), schema=SCHEMA)
+
+    expected = pd.DatetimeIndex(["2020-01-02 00:00", "2020-01-02 00:00:00.5"], tz="UTC")
+    assert rows.index.equals(expected)
+
+
+@pytest.mark.parametrize("bad", ["noon", "1e30"])
+def test_a_value_that_is_no_unix_time_is_reported(write_csv, bad):
+    message = get_error_message(
+        write_csv(f"date,close\n1577923200,1\n{bad},2\n", date_format="unix_s")
+    )
+
+    assert "column 'date' must contain dates in the format unix_s" in message
+    assert f"got '{bad}' at line 3" in message
+
+
+def test_parquet_and_json_lines_have_a_date_format(tmp_path):
+    numbers = pd.DataFrame({"date": [1577923200000, 1577923200001], "close": 1.5})
+    numbers.to_parquet(tmp_path / "bars.parquet")
+    texts = pd.DataFrame({"date": ["01/02/2020", "02/02/2020"], "close": 1.5})
+    texts.to_json(tmp_path / "bars.jsonl", orient="records", lines=True)
+
+    milliseconds = load_rows(
+        ParquetSource(uri=str(tmp_path / "bars.parquet"), date_format="unix_ms"), schema=SCHEMA
+    )
+    days = load_rows(
+        JsonLinesSource(uri=str(tmp_path / "bars.jsonl"), index="date", date_format="%d/%m/%Y"),
+        schema=SCHEMA,
+    )
+
+    assert milliseconds.index[1] == pd.Timestamp("2020-01-02 00:00:00.001", tz="UTC")
+    assert days.index[1] == pd.Timestamp("2020-02-02")
+
+
+def test_wide_tables_are_converted_and_validated(write_csv):
+    names = [f"c{number}" for number in range(150)]
+    schema = Schema(columns=tuple(Column(name=name) for name in names), index_name="date")
+    lines = (",".join(["date", *names]), *(f"{day}{',7' * 150}" for day in (1, 2)))
+
+    rows = load_rows(write_csv("\n".join(lines)), schema=schema)  # a warning of pandas is an error
+
+    assert (rows.dtypes == "float64").all()
+    assert rows.assign(another=1).shape == (2, 151)
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("int", [3, 5]), ("float", [0.5, 2.0])])
+def test_numbers_label_the_rows_of_a_csv_file(write_csv, kind, labels):
+    schema = Schema(columns=(Column(name="close"),), index_name="date", index_kind=kind)
+    text = f"date,close\n{labels[0]},1\n{labels[1]},2\n"
+
+    rows = load_rows(write_csv(text), schema=schema)
+
+    assert rows.index.tolist() == labels
+    assert rows.index.dtype == np.dtype({"int": "int64", "float": "float64"}[kind])
+    with pytest.raises(SourceError, match=r"column 'date' must be numeric, got 'x' at line 3"):
+        load_rows(write_csv("date,close\n1,1\nx,2\n"), schema=schema)
 
 
 def test_parquet_times_with_a_time_zone_are_converted_to_utc(tmp_path):

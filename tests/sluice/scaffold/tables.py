@@ -56,12 +56,36 @@ def imbalanced(rng: np.random.Generator, n: int = 1_500) -> Table:
     return pd.DataFrame(x, columns=["V1", "V2", "V3"]).round(4).assign(Class=fraud), "Class"
 
 
+def unix_times(rng: np.random.Generator, n: int = 500) -> Table:
+    hours = np.arange(n)
+    load = 50 + 10 * np.sin(hours / 24 * 2 * np.pi) + rng.normal(size=n)
+    rows = {"timestamp": 1_700_000_000_000 + 3_600_000 * hours, "wind": rng.normal(size=n)}
+    return pd.DataFrame(rows | {"load": load + rows["wind"]}).round(3), "load"
+
+
+def numbered_times(rng: np.random.Generator, n: int = 600) -> Table:
+    amount = rng.exponential(size=n).round(3)
+    fraud = np.where(amount + rng.normal(scale=0.3, size=n) > 1, "yes", "no")
+    rows = {"Time": np.sort(rng.integers(0, 2 * n, n)) / 2, "amount": amount, "fraud": fraud}
+    return pd.DataFrame(rows), "fraud"
+
+
+def survey(rng: np.random.Generator, n: int = 600) -> Table:
+    sex, agrees = rng.choice(["f", "m"], n), rng.integers(1, 6, n)
+    votes = np.where((sex == "f") + agrees / 2 + rng.normal(scale=0.5, size=n) > 2, "yes", "no")
+    rows = pd.DataFrame({"sex": sex, "agrees": agrees, "votes": votes})
+    return rows.sort_values(["sex", "agrees", "votes"]), "votes"
+
+
 TABLES: dict[str, Callable[[np.random.Generator], Table]] = {
     "numbers": numbers,
     "dates": dates,
     "categories": categories,
     "texts": texts,
     "imbalanced": imbalanced,
+    "unix_times": unix_times,
+    "numbered_times": numbered_times,
+    "survey": survey,
 }
 
 

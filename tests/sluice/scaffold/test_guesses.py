@@ -150,6 +150,115 @@ def test_times_with_utc_offsets_order_the_rows(path):
     assert "Times with a UTC offset are read in UTC." in found.order.reason
 
 
+@pytest.mark.parametrize(
+    "date_format",
+    [
+        *("%d-%b-%y", "%b %d, %Y", "%B %d, %Y", "%m/%d/%y", "%m/%d/%Y %I:%M %p", "%d.%m.%y %H:%M"),
+        *("%d %b %Y", "%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S", "%Y/%m/%d %H:%M:%S.%f"),
+    ],
+)
+def test_formats_of_dates_are_guessed(path, date_format):
+    times = pd.date_range("2024-01-02", periods=ROWS, freq="36h")
+    write_columns(path, at=times.strftime(date_format))
+
+    found = inspect_table(path, "y")
+
+    assert found.source == {"kind": "csv", "index": "at", "date_format": date_format}
+    assert "'at' has dates from 2024-01-02 to 2024-12-" in found.order.reason
+
+
+@pytest.mark.parametrize("date_format", ["%b %Y", "%b-%y", "%Y %b", "%B %Y", "%Y%m", "%m/%Y"])
+def test_months_are_dates_with_the_target_of_a_year_earlier(path, date_format):
+    months = pd.date_range("1992-01-01", periods=ROWS, freq="MS")
+    write_columns(path, month=months.strftime(date_format))
+
+    found = inspect_table(path, "y")
+
+    assert found.source == {"kind": "csv", "index": "month", "date_format": date_format}
+    assert {'Lag("y", 1)', 'Lag("y", 12)'} <= set(input_codes(found))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_unix_times_order_the_rows_in_utc(path, unit):
+    times = pd.date_range("2021-03-01", periods=ROWS, freq="h").as_unit(unit).astype("int64")
+    write_columns(path, volume=times[::-1] + 1, open_time=times)
+
+    found = inspect_table(path, "y")
+
+    assert found.source == {"kind": "csv", "index": "open_time", "date_format": f"unix_{unit}"}
+    assert "'open_time' has dates from 2021-03-01 to 2021-03-10" in found.order.reason
+    assert f"The numbers count {unit} since 1970-01-01" in found.order.reason
+    assert input_codes(found) == [
+        'Calendar("open_time", ("hour", "weekday"))',
+        'Lag("y", 1)',
+        'Lag("y", 24)',
+        'Number("x")',
+        'Number("volume")',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("amount", range(20240101, 20240101 + ROWS)),  # 20240132 is not a date
+        ("month_code", range(202301, 202301 + ROWS)),  # 202313 is not a month
+        ("version", [f"1.2.{n}" for n in range(ROWS)]),
+        ("phone", [f"555-{n:04d}" for n in range(ROWS)]),
+        ("time", np.random.default_rng(0).permutation(ROWS) * 2),
+        ("time", [*range(ROWS - 1), np.inf]),
+        ("year", [n // 5 for n in range(ROWS)]),
+        ("age", range(0, 2 * ROWS, 2)),
+    ],
+)
+def test_columns_that_only_resemble_times_do_not_order_rows(path, name, values):
+    write_columns(path, **{name: list(values)})
+
+    found = inspect_table(path, "y")
+
+    assert (found.order.value, found.source) == ("hash", {"kind": "csv", "index": None})
+
+
+@pytest.mark.parametrize("date_format", ["%Y-%m-%d", "%d.%m.%Y", "%Y%m%d"])
+def test_missing_dates_are_reported(path, date_format):
+    texts = pd.date_range("2024-01-01", periods=ROWS).strftime(date_format).tolist()
+    write_columns(path, day=[None, *texts[1:]])
+
+    found = inspect_table(path, "y")
+
+    assert found.order.value == "hash"
+    assert omitted_columns(found)["day"].startswith("1 date missing; a column with a date in every")
+
+
+def test_sorted_years_order_the_rows(path):
+    write_columns(path, Year=range(1750, 1750 + ROWS))
+
+    found = inspect_table(path, "y")
+
+    assert (found.order.value, found.index_kind) == ("time", "int")
+    assert found.source == {"kind": "csv", "index": "Year"}
+    assert "sorted by 'Year', from 1750 to 1989" in found.order.reason
+    assert input_codes(found) == ['Lag("y", 1)', 'Number("x")']
+
+
+def test_repeated_seconds_order_the_rows(path):
+    write_columns(path, Time=np.arange(ROWS) // 2 * 0.5)
+
+    found = inspect_table(path, "y")
+
+    assert (found.order.value, found.index_kind) == ("time", "float")
+    assert found.has_repeated_times
+    assert "120 distinct numbers; rows with one number stay together" in found.order.reason
+    assert input_codes(found) == ['Number("x")']
+
+
+def test_dates_precede_numbers_as_the_order_of_rows(path):
+    write_columns(path, t=range(ROWS), day=pd.date_range("2024-01-01", periods=ROWS))
+
+    found = inspect_table(path, "y")
+
+    assert (found.source["index"], found.index_kind) == ("day", "datetime")
+
+
 def test_categories_and_missing_values_become_inputs(path):
     found = inspect_generated(path, "categories")
 
@@ -206,6 +315,35 @@ def test_columns_that_determine_the_target_are_left_out(path):
     assert omitted_columns(inspect_table(path, "y")) == {"doubled": "it determines the target"}
 
 
+def test_columns_with_the_name_of_another_feature_are_left_out(path):
+    age = np.random.default_rng(1).normal(size=ROWS)
+    age[:9] = np.nan
+    write_columns(
+        path, age=age, age_missing=np.arange(ROWS) / 7, y_lag1=0.5, city=["a", "b"] * (ROWS // 2)
+    )
+    frame = pd.read_csv(path).assign(y_lag1=np.random.default_rng(2).normal(size=ROWS))
+    frame.assign(day=pd.date_range("2024-01-01", periods=ROWS)).to_csv(path, index=False)
+
+    found = inspect_table(path, "y")
+
+    assert omitted_columns(found) == {
+        "age_missing": "its feature 'age_missing' has the name of a feature of 'age': rename the "
+        "column",
+        "y_lag1": "its feature 'y_lag1' has the name of a feature of 'y, 1 earlier': rename the "
+        "column",
+    }
+
+
+def test_a_column_with_a_feature_named_like_the_target_is_left_out(path):
+    write_columns(path, city=["a", "b"] * (ROWS // 2))
+    pd.read_csv(path).rename(columns={"y": "city=a"}).to_csv(path, index=False)
+
+    found = inspect_table(path, "city=a")
+
+    assert input_codes(found) == ['Number("x")']
+    assert "the name of the target 'city=a'" in omitted_columns(found)["city"]
+
+
 def test_unusable_columns_are_left_out_with_the_reason(path):
     write_columns(
         path,
@@ -258,6 +396,14 @@ def test_repeated_rows_are_reported(path):
     assert found.reason.startswith("7.7% of the rows repeat another row.")
 
 
+def test_few_combinations_of_inputs_are_separate_observations(path):
+    write_columns(path, x=np.arange(ROWS) % 8 / 8)
+
+    assert inspect_table(path, "y").has_repeated_inputs
+    write_columns(path, x=np.arange(ROWS) % 8 / 8, day=pd.date_range("2024-01-01", periods=ROWS))
+    assert not inspect_table(path, "y").has_repeated_inputs
+
+
 def test_rows_without_a_target_are_noted(path):
     write_columns(path)
     rows = pd.read_csv(path)
@@ -272,6 +418,7 @@ def test_rows_without_a_target_are_noted(path):
     [
         ({}, "Y2", r"has no column 'Y2'.* Its columns: x, y\."),
         ({"z": "same"}, "z", "at least two values, got always 'same'"),
+        ({"z": 3}, "z", "at least two values, got always 3"),
         ({"z": [None] * ROWS}, "z", "at least two values, got no value at all"),
         ({"z": [f"t{n}" for n in range(ROWS)]}, "z", "at most 50 classes, got 240 distinct values"),
         ({"z": [np.inf] + [1.5] * (ROWS - 1)}, "z", "must be finite, got infinite values"),

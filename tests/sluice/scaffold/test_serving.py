@@ -28,7 +28,12 @@ REQUEST_COLUMNS = {
     "categories": ("city", "income"),
     "texts": ("review",),
     "imbalanced": ("V1", "V2", "V3"),
+    "unix_times": ("load", "wind", "timestamp"),
+    "numbered_times": ("amount", "Time"),
+    "survey": ("sex", "agrees"),
 }
+NUM_REQUEST_ROWS = {"dates": 8, "unix_times": 25}
+"""Number of rows of a request, by kind of table; 1 by default."""
 
 
 class LastRow(nn.Module):
@@ -67,7 +72,7 @@ def test_requests_have_the_columns_of_the_file(kind: str, tmp_path: Path) -> Non
     assert found.numbers["max_deviation"] == 0
     body = workload.request_of(raw, frame, np.array([30]))
     assert tuple(body["columns"]) == REQUEST_COLUMNS[kind]
-    assert len(body["rows"][0]) == (8 if kind == "dates" else 1)
+    assert len(body["rows"][0]) == NUM_REQUEST_ROWS.get(kind, 1)
 
 
 def test_newest_target_of_a_series_is_not_used(tmp_path: Path) -> None:

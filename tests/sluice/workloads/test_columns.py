@@ -44,6 +44,12 @@ def test_integers_stored_as_floats_have_integer_labels():
     assert as_labels(pd.Series([7, None], dtype="Int64"))[0] == "7"
     assert as_labels(pd.Series([True, False])).tolist() == ["True", "False"]
     assert as_labels(pd.Series([1.0, np.nan])).isna().tolist() == [False, True]
+    assert as_labels(pd.Series([-0.0, 0.0])).tolist() == ["0", "0"]
+    mixed = pd.Series([True, 1, 1.0, "1", None], dtype="object", index=range(5, 10), name="m")
+    expected = pd.Series(["True", "1", "1", "1", None], index=mixed.index, name="m", dtype="str")
+    pd.testing.assert_series_equal(as_labels(mixed), expected)
+    dates = pd.Series(pd.to_datetime(["2024-01-31", None]))
+    assert as_labels(dates).tolist()[0] == "2024-01-31 00:00:00"
 
 
 def test_text_is_hashed_to_unit_norm_independently_of_other_rows():

@@ -61,6 +61,16 @@ def test_numbers_booleans_and_texts_become_features_in_a_stable_row_order():
     assert sorted(frame["price"]) == sorted(make_rows()["price"])
 
 
+def test_rows_with_few_combinations_of_inputs_are_separate_observations():
+    rows = pd.DataFrame({"sex": ["f", "m"] * 120, "price": np.arange(240.0)})
+    workload = workload_of_frame(rows, "price")
+
+    assert workload.settings.repeated_inputs
+    first_rows = workload.load_rows().iloc[:120]
+    assert 40 < (first_rows["sex"] == "m").sum() < 80
+    assert not workload_of_frame(make_rows(), "price").settings.repeated_inputs
+
+
 def test_codec_accepts_the_columns_of_the_frame():
     workload = workload_of_frame(make_rows(), "price")
     raw = workload.load_rows()

@@ -237,19 +237,37 @@ def test_codec_accepts_numbers_and_booleans_as_categories(rows, tmp_path):
     assert result[:, 0].tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]
 
 
-def test_codec_kind_is_windows_unless_rows_are_independent(rows, tmp_path):
+def test_codec_kind_is_windows_if_earlier_rows_are_needed_and_not_in_time_order(rows, tmp_path):
     multiple_per_day = pd.concat([rows, rows.assign(area=rows["area"] + 1)])
     windows = TableWorkloadSettings(
         source=CsvSource(uri=str(tmp_path / "data.csv"), index=None), seq_len=2
     )
+    groups = make_workload(DailyGroups, multiple_per_day, tmp_path, index="day")
+    grouped_windows = DailyGroups(groups.settings.model_copy(update={"seq_len": 2}))
 
-    assert (
-        make_workload(DailyGroups, multiple_per_day, tmp_path, index="day").codec().kind
-        == "windows"
-    )
+    assert grouped_windows.codec().kind == "windows"
+    assert groups.codec().kind == "rows"
     assert Prices(windows).codec().kind == "windows"
     assert make_workload(Prices, rows, tmp_path, index="day").codec().kind == "rows"
     assert make_workload(Cities, rows, tmp_path).codec().columns == ("area",)
+
+
+def test_a_row_of_a_day_with_several_rows_is_decoded_alone(rows, tmp_path):
+    multiple_per_day = pd.concat([rows, rows.assign(area=rows["area"] + 1)]).reset_index(drop=True)
+    multiple_per_day.loc[2, "price"] = None
+    workload = make_workload(DailyGroups, multiple_per_day, tmp_path, index="day")
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw)
+    assert len(frame) == len(raw) - 1
+
+    body = workload.request_of(raw, frame, np.array([11, 12, 13]))
+
+    assert frame.index[11] == frame.index[12], "several rows of one day must be requested"
+    assert [len(element) for element in body["rows"]] == [1, 1, 1]
+    decoded = workload.codec().decode(body)
+    assert decoded.flatten().tolist() == frame["area"].iloc[[11, 12, 13]].astype("float32").tolist()
+    with pytest.raises(ContractError, match="must have features, in the same order"):
+        workload.request_of(raw, frame.iloc[1:], np.array([11]))
 
 
 class Hours(TableWorkload):

@@ -41,6 +41,25 @@ def test_digits_have_a_signal_but_not_with_shuffled_labels():
     assert check(shuffle_labels(digits())).outcome == "fail"
 
 
+@pytest.mark.parametrize(("num_others", "outcome"), [(29, "warn"), (30, "fail")])
+def test_few_examples_outside_one_class_may_hide_a_signal(num_others, outcome):
+    classes = (torch.arange(900) < num_others).long()
+
+    finding = check(examples(normal(900, 1, 3), classes))
+
+    assert finding.outcome == outcome
+    reason = "The test may have missed a signal: all but 29 examples are of one class."
+    assert finding.summary.endswith(reason) is (outcome == "warn")
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_constant_inputs_explain_nothing(value):
+    finding = check(examples(torch.full((300, 1, 2), value), normal(300, 1)))
+
+    assert finding.outcome == "fail"
+    assert (finding.numbers["explained_share"], finding.numbers["p_value"]) == (0.0, 1.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 22])
 def test_a_product_of_two_features_is_detected(window):

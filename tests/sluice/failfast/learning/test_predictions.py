@@ -146,3 +146,15 @@ def test_few_examples_do_not_count_as_few_distinct_predictions():
     assert check(Y[:5], Y[:5]).outcome == "pass"
     assert check(Y[:1], Y[:1]).outcome == "insufficient"
     assert check(Y[:20], Y[:20], min_distinct=21).outcome == "pass"
+
+
+def test_predictions_for_few_distinct_inputs_may_be_few():
+    output = torch.tensor([0.4, 0.6]).repeat(50)[:, None]
+    y = output + 0.5 * torch.randn(100, 1, generator=torch.Generator().manual_seed(0))
+
+    def outcome(num_distinct_inputs):
+        return check_predictions(
+            output, y, PocSettings(), num_distinct_inputs=num_distinct_inputs
+        ).outcome
+
+    assert [outcome(number) for number in (None, 3, 2)] == ["warn", "warn", "pass"]

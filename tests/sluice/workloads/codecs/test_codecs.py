@@ -490,12 +490,13 @@ def test_tokenizer_that_fails_on_a_probe_is_reported():
         TextCodec(only_known, vocab_size=5).identity()
 
 
-def test_raw_rows_codec_rejects_clustered_rows():
+def test_raw_rows_codec_rejects_earlier_rows_of_a_cluster():
     class Days(RawBars):
         cluster_column = "day"
 
-    with pytest.raises(ContractError, match="cluster column 'day'"):
+    with pytest.raises(ContractError, match=r"cluster column 'day'.* context_rows is 8"):
         RawRowsCodec(Days(), context_rows=8)
+    RawRowsCodec(Days(), context_rows=1)
     assert pd.api.types.is_datetime64_any_dtype(RawBars().load_rows().index)
 
 
